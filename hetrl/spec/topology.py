@@ -1,0 +1,181 @@
+"""Nodes, devices and the links between them.
+
+Devices are numbered 0..D-1 in node order. A link has a latency (s) and a bandwidth (byte/s, one direction).
+Within a node every pair of devices has the node's own link; between two nodes the link is either given by a
+matrix or follows from both NICs and the network level they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hetrl.errors import Problem, SpecError
+from hetrl.spec.devices import DeviceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Latency in seconds and bandwidth in bytes per second, one direction."""
+
+    latency_seconds: float
+    bytes_per_second: float
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        if self.latency_seconds < 0 or not self.bytes_per_second > 0:
+            raise SpecError(
+                Problem(path="link", message="latency must be >= 0 and bandwidth > 0", found=f"{self}", rule="LINK")
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine with equal devices.
+
+    Parameters
+    ----------
+    id
+        Unique name.
+    device_type, num_devices
+        What it carries. A machine with two kinds of device is described as two nodes with the same ``host``.
+    intra_link
+        Link between two of its devices, one direction.
+    nic_bytes_per_second
+        Bandwidth of all its network cards together, one direction, shared by its devices.
+    network_latency_seconds
+        Latency to another node in the same zone.
+    host_ram_bytes, cpu_cores
+        Host limits, shared by its devices.
+    host_link_bytes_per_second
+        Device <-> host memory bandwidth of one device, one direction.
+    host_memory_bytes_per_second
+        Bandwidth of the host memory, shared by the node's devices.
+    rack, zone, region
+        Network levels; equal names mean the same level.
+    uplink_bytes_per_second
+        Shared uplink of the node's rack; None if not a limit.
+    usd_per_hour
+        Price of the whole node; None if unknown (never 0).
+    instance
+        Cloud instance name, if any.
+    nvlink_domain
+        Nodes with the same non-empty name share one NVLink fabric (e.g. GB200 racks): tensor groups may span them.
+    """
+
+    id: str
+    device_type: DeviceType
+    num_devices: int
+    intra_link: Link
+    nic_bytes_per_second: float
+    network_latency_seconds: float = 30e-6
+    host_ram_bytes: int
+    cpu_cores: int
+    host_link_bytes_per_second: float
+    host_memory_bytes_per_second: float
+    rack: str = ""
+    zone: str = ""
+    region: str = ""
+    uplink_bytes_per_second: float | None = None
+    usd_per_hour: float | None = None
+    instance: str = ""
+    nvlink_domain: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device of the fleet: its number, its node and its position there."""
+
+    id: int
+    node: int
+    local_index: int
+    type: DeviceType
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All nodes of a fleet.
+
+    Parameters
+    ----------
+    nodes
+        In the user's order; device ids follow it.
+    node_links
+        (i, j) -> link from node i to node j where one was given; others follow from NICs and levels.
+    """
+
+    nodes: tuple[Node, ...]
+    node_links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    devices: tuple[Device, ...] = field(init=False)
+    first_device: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        problems = []
+        seen: set[str] = set()
+        devices: list[Device] = []
+        first: list[int] = []
+        for index, node in enumerate(self.nodes):
+            path = f"cluster_topology.nodes[{index}]"
+            if node.id in seen:
+                problems.append(Problem(path=f"{path}.id", message="node id used twice", found=node.id))
+            seen.add(node.id)
+            if node.num_devices < 1:
+                problems.append(
+                    Problem(path=f"{path}.gpus", message="a node needs at least one device", found=str(node.num_devices))
+                )
+            first.append(len(devices))
+            devices.extend(
+                Device(id=len(devices) + local, node=index, local_index=local, type=node.device_type)
+                for local in range(max(node.num_devices, 0))
+            )
+        if not self.nodes:
+            problems.append(Problem(path="cluster_topology.nodes", message="no nodes", valid="at least one node"))
+        if problems:
+            raise SpecError(problems)
+        object.__setattr__(self, "devices", tuple(devices))
+        object.__setattr__(self, "first_device", tuple(first))
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices in the fleet."""
+        return len(self.devices)
+
+    @property
+    def device_types(self) -> tuple[DeviceType, ...]:
+        """Distinct device types in order of first appearance."""
+        return tuple({node.device_type.name: node.device_type for node in self.nodes}.values())
+
+    def devices_of(self, node: int) -> range:
+        """Device ids of a node."""
+        start = self.first_device[node]
+        return range(start, start + self.nodes[node].num_devices)
+
+    def node_link(self, source: int, target: int) -> Link:
+        """Link between two nodes (or, for equal arguments, inside one), one direction.
+
+        Between nodes without a given link the slower NIC decides, and the larger latency.
+        """
+        if source == target:
+            return self.nodes[source].intra_link
+        given = self.node_links.get((source, target))
+        if given is not None:
+            return given
+        a, b = self.nodes[source], self.nodes[target]
+        return Link(
+            latency_seconds=max(a.network_latency_seconds, b.network_latency_seconds),
+            bytes_per_second=min(a.nic_bytes_per_second, b.nic_bytes_per_second),
+            kind="network",
+        )
+
+    def link(self, source: int, target: int) -> Link:
+        """Link between two devices, one direction."""
+        return self.node_link(self.devices[source].node, self.devices[target].node)
+
+    def same_tensor_domain(self, devices: Sequence[int]) -> bool:
+        """Whether all devices sit in one node or one NVLink domain, so that tensor parallelism is allowed."""
+        nodes = {self.devices[device].node for device in devices}
+        if len(nodes) <= 1:
+            return True
+        domains = {self.nodes[node].nvlink_domain for node in nodes}
+        return len(domains) == 1 and domains != {""}

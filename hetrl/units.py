@@ -1,0 +1,122 @@
+"""Human units to SI, once, at the border.
+
+Bandwidths become bytes per second, sizes bytes, times seconds, rates FLOP per second. A lower-case ``b`` in a
+bandwidth is bits, an upper-case ``B`` bytes (``400Gbps`` is 5e10 bytes/s, ``50GB/s`` too); ``Ki``/``Mi``/``Gi`` are
+powers of 1024, ``K``/``M``/``G`` powers of 1000.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from hetrl.errors import Problem, SpecError
+
+GIB = 1024**3
+MIB = 1024**2
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_PREFIX = {**_DECIMAL, **_BINARY}
+_NUMBER = r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*"
+_BANDWIDTH = re.compile(_NUMBER + r"([kKMGTP]i?)?(bps|b/s|bit/s|Bps|B/s|iB/s)\s*")
+_SIZE = re.compile(_NUMBER + r"([kKMGTP]i?)?B\s*")
+_TIME = re.compile(_NUMBER + r"(ns|us|µs|ms|s|min|h)\s*")
+_RATE = re.compile(_NUMBER + r"([kKMGTP])?FLOP(?:S|/s|s)\s*")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _reject(text: object, path: str, what: str, valid: str) -> SpecError:
+    return SpecError(Problem(path=path, message=f"not {what}", found=repr(text), valid=valid, rule="UNIT"))
+
+
+def _positive(value: float, text: object, path: str, what: str, valid: str) -> float:
+    if not math.isfinite(value) or value <= 0:
+        raise _reject(text, path, f"a positive {what}", valid)
+    return value
+
+
+def parse_bandwidth(text: str | float | int, path: str = "") -> float:
+    """Return bytes per second in one direction; a bare number is taken as bytes per second.
+
+    >>> parse_bandwidth("400Gbps"), parse_bandwidth("50GB/s")
+    (50000000000.0, 50000000000.0)
+    """
+    valid = "a bandwidth such as 400Gbps, 50GB/s or a number of bytes per second"
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return _positive(float(text), text, path, "bandwidth", valid)
+    match = _BANDWIDTH.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise _reject(text, path, "a bandwidth", valid)
+    value = float(match[1]) * _PREFIX[match[2] or ""]
+    if match[3] in ("bps", "b/s", "bit/s"):
+        value /= 8
+    return _positive(value, text, path, "bandwidth", valid)
+
+
+def parse_bytes(text: str | float | int, path: str = "") -> float:
+    """Return bytes; a bare number is taken as bytes.
+
+    >>> parse_bytes("80GB"), parse_bytes("2GiB")
+    (80000000000.0, 2147483648.0)
+    """
+    valid = "a size such as 80GB, 46068MiB or a number of bytes"
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return _positive(float(text), text, path, "size", valid)
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise _reject(text, path, "a size", valid)
+    return _positive(float(match[1]) * _PREFIX[match[2] or ""], text, path, "size", valid)
+
+
+def parse_seconds(text: str | float | int, path: str = "") -> float:
+    """Return seconds (zero allowed); a bare number is taken as seconds.
+
+    >>> parse_seconds("30us") == 30e-6
+    True
+    """
+    valid = "a time such as 30us, 5ms or a number of seconds"
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        value = float(text)
+    else:
+        match = _TIME.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise _reject(text, path, "a time", valid)
+        value = float(match[1]) * _SECONDS[match[2]]
+    if not math.isfinite(value) or value < 0:
+        raise _reject(text, path, "a time of at least 0", valid)
+    return value
+
+
+def parse_flops(text: str | float | int, path: str = "") -> float:
+    """Return FLOP per second; a bare number is taken as FLOP/s.
+
+    >>> parse_flops("989TFLOPS")
+    989000000000000.0
+    """
+    valid = "a rate such as 989TFLOPS or a number of FLOP per second"
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return _positive(float(text), text, path, "rate", valid)
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise _reject(text, path, "a rate", valid)
+    return _positive(float(match[1]) * _PREFIX[match[2] or ""], text, path, "rate", valid)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size in the largest binary unit that keeps it at or above one, e.g. ``'74.5 GiB'``."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three significant digits in s, ms or us."""
+    if seconds == 0:
+        return "0 s"
+    if seconds >= 1:
+        return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
