@@ -1,0 +1,1 @@
+"""Microbenchmarks of devices and links, and the fitting of cost coefficients to them."""
