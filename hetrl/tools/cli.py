@@ -62,8 +62,9 @@ def run_command(
     -------
     int
         What `run` returned; 2 for wrong arguments; the error's own code for a
-        :class:`~hetrl.errors.HetrlError`, whose message goes to stderr; 130 when interrupted; 141 when the
-        reader of the output went away; 4 when the command needs an extra that is not installed; 1, after a traceback, for anything else: a defect of hetrl.
+        :class:`~hetrl.errors.HetrlError`, whose message goes to stderr; 4 when the command needs an extra that is
+        not installed; 130 when interrupted; 141 when the reader of the output went away; 1, after a traceback, for
+        anything else: a defect of hetrl.
     """
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -108,7 +109,7 @@ def guarded(action: Callable[[], int], *, prog: str) -> int:
 def _defect(prog: str) -> int:
     traceback.print_exc()
     print(f"{prog}: this is a defect of hetrl, not of your input; please report it", file=sys.stderr)
-        return EXIT_DEFECT
+    return EXIT_DEFECT
 
 
 def _described(error: HetrlError) -> str:

@@ -66,8 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = did_you_mean(name, COMMANDS) or "hetrl --help lists the commands"
         print(f"hetrl: no command '{name}'; {hint}", file=sys.stderr)
         return EXIT_INPUT
+    return guarded(lambda: _run(name, rest), prog=f"hetrl {name}")
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
     module = importlib.import_module(COMMANDS[name][0])
-    return run_command(module.add_arguments, module.run, rest, prog=f"hetrl {name}", description=module.__doc__)
+    return run_command(module.add_arguments, module.run, arguments, prog=f"hetrl {name}", description=module.__doc__)
 
 
 def _say(text: str) -> int:
