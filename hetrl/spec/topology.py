@@ -14,6 +14,9 @@ from hetrl.errors import Problem, SpecError
 from hetrl.spec.devices import DeviceType
 
 
+LEVELS = ("rack", "zone", "region", "wan")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Latency in seconds and bandwidth in bytes per second, one direction."""
@@ -93,6 +96,15 @@ class Device:
     type: DeviceType
 
 
+def network_level(a: Node, b: Node) -> str:
+    """Return the smallest network level that two nodes share, one of `LEVELS`."""
+    if a.region != b.region:
+        return "wan"
+    if a.zone != b.zone:
+        return "region"
+    return "rack" if a.rack and a.rack == b.rack else "zone"
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """All nodes of a fleet.
@@ -103,10 +115,14 @@ class Topology:
         In the user's order; device ids follow it.
     node_links
         (i, j) -> link from node i to node j where one was given; others follow from NICs and levels.
+    levels
+        Link of a network level (one of `LEVELS`): two nodes use that of the smallest level they share, limited by
+        their NICs. Nodes that share no level name are in one zone unless their regions differ (``wan``).
     """
 
     nodes: tuple[Node, ...]
     node_links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    levels: Mapping[str, Link] = field(default_factory=dict)
     devices: tuple[Device, ...] = field(init=False)
     first_device: tuple[int, ...] = field(init=False)
 
@@ -154,7 +170,8 @@ class Topology:
     def node_link(self, source: int, target: int) -> Link:
         """Link between two nodes (or, for equal arguments, inside one), one direction.
 
-        Between nodes without a given link the slower NIC decides, and the larger latency.
+        Between nodes without a given link the slower NIC decides, and the larger latency; a network level that was
+        described replaces the latency and limits the bandwidth.
         """
         if source == target:
             return self.nodes[source].intra_link
@@ -162,9 +179,18 @@ class Topology:
         if given is not None:
             return given
         a, b = self.nodes[source], self.nodes[target]
+        slower_nic = min(a.nic_bytes_per_second, b.nic_bytes_per_second)
+        name = network_level(a, b)
+        level = self.levels.get(name)
+        if level is not None:
+            return Link(
+                latency_seconds=level.latency_seconds,
+                bytes_per_second=min(level.bytes_per_second, slower_nic),
+                kind=name,
+            )
         return Link(
             latency_seconds=max(a.network_latency_seconds, b.network_latency_seconds),
-            bytes_per_second=min(a.nic_bytes_per_second, b.nic_bytes_per_second),
+            bytes_per_second=slower_nic,
             kind="network",
         )
 

@@ -1,0 +1,113 @@
+"""Every name of a device, from a catalogue name to what a driver prints, to one `DeviceType`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from hetrl import catalog
+from hetrl.errors import Problem, SpecError, did_you_mean
+from hetrl.spec.devices import DeviceType
+from hetrl.units import MIB
+
+# Names that fit several cards: the one taken, and the others, tell-tale memory first.
+AMBIGUOUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"a100": ("A100-80GB", "A100-40GB"), "v100": ("V100-SXM2-32GB", "V100-SXM2-16GB"), "a100-pcie": ("A100-80GB-PCIe", "A100-40GB-PCIe")}
+)
+# Labels a scheduler gives to many different cards; they never name one.
+COARSE_LABELS: Mapping[str, str] = MappingProxyType(
+    {"g": "Ray's label for every GeForce card", "rtx": "Ray's label for every RTX workstation card", "tesla": "a product line, not a card",
+     "gpu": "any GPU", "cuda": "any NVIDIA GPU", "nvidia": "a vendor, not a card", "amd": "a vendor, not a card", "geforce": "a product line, not a card"}
+)  # fmt: skip
+MEMORY_TOLERANCE = 0.12
+
+
+@cache
+def catalogue_devices() -> Mapping[str, DeviceType]:
+    """Return every device type of the catalogue by its exact name."""
+    return MappingProxyType({name: _device_type(name, entry) for name, entry in catalog.read("devices.yaml").items()})
+
+
+def _device_type(name: str, entry: Mapping[str, object]) -> DeviceType:
+    tflops = entry["tflops"]
+    assert isinstance(tflops, dict)
+    return DeviceType(
+        name=name,
+        vendor=str(entry["vendor"]),
+        architecture=str(entry["architecture"]),
+        flops_per_second=MappingProxyType({dtype: value * 1e12 for dtype, value in tflops.items()}),
+        memory_bytes=entry["memory_mib"] * MIB,  # type: ignore[operator]
+        memory_bytes_per_second=entry["memory_GBps"] * 1e9,  # type: ignore[operator]
+        can_train=bool(entry.get("can_train", True)),
+        sources=MappingProxyType(dict(entry["sources"])),  # type: ignore[call-overload]
+        notes=str(entry.get("notes", "")),
+    )
+
+
+def fold(name: str) -> str:
+    """Return a spelling-independent form: case, spaces, underscores and a vendor prefix do not matter."""
+    folded = re.sub(r"[\s_]+", "-", name.strip().casefold())
+    return re.sub(r"^(nvidia|amd|intel|aws|google|tesla)-(?=.)", "", re.sub(r"^nvidia-", "", folded))
+
+
+@cache
+def _by_folded_name() -> Mapping[str, str]:
+    table: dict[str, str] = {}
+    for name, entry in catalog.read("devices.yaml").items():
+        for alias in (name, *entry["driver_names"], *entry.get("aliases", ())):
+            other = table.setdefault(fold(alias), name)
+            if other != name:
+                raise AssertionError(f"catalogue name {alias!r} means both {other} and {name}")
+    return MappingProxyType(table)
+
+
+def known_names() -> tuple[str, ...]:
+    """Return all catalogue names."""
+    return tuple(catalogue_devices())
+
+
+def find_device(name: str, *, memory_bytes: float | None = None, path: str = "") -> tuple[DeviceType, str]:
+    """Return the device type of a name and a warning ('' if none).
+
+    Parameters
+    ----------
+    name
+        A catalogue name, an alias, or the name that a driver prints (``NVIDIA A100-SXM4-40GB``).
+    memory_bytes
+        Memory as reported, if known: decides between cards of one name.
+    path
+        YAML path for the message.
+
+    Raises
+    ------
+    SpecError
+        For an unknown name or a label that fits many cards.
+
+    Examples
+    --------
+    >>> find_device("NVIDIA A100-SXM4-40GB")[0].name
+    'A100-40GB'
+    """
+    devices = catalogue_devices()
+    folded = fold(name)
+    exact = _by_folded_name().get(folded)
+    candidates = AMBIGUOUS.get(folded, ())
+    if memory_bytes is not None and (candidates or exact):
+        same_line = candidates or tuple(other for other in devices if other == exact or other.startswith(f"{exact}-"))
+        fitting = [other for other in same_line if abs(devices[other].memory_bytes / memory_bytes - 1) <= MEMORY_TOLERANCE]
+        if len(fitting) == 1 or (fitting and exact not in fitting):
+            return devices[fitting[0]], ""
+    if exact is not None:
+        return devices[exact], ""
+    if candidates:
+        taken, *others = candidates
+        return devices[taken], f"'{name}' was read as {taken}; write {' or '.join(others)} if that is the card"
+    if folded in COARSE_LABELS:
+        raise SpecError(Problem(path=path, message=f"'{name}' is {COARSE_LABELS[folded]}", found=name, valid="an exact name, see `hetrl devices`", rule="DEVICE_NAME"))
+    hint = did_you_mean(name, (*devices, *_by_folded_name()))
+    raise SpecError(
+        Problem(path=path, message="unknown device", found=name, rule="DEVICE_NAME",
+                valid=(hint + " " if hint else "") + "`hetrl devices` lists the catalogue; describe others under device_types: (flops, memory, memory_bandwidth)")
+    )  # fmt: skip

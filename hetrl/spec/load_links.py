@@ -1,0 +1,105 @@
+"""Links between nodes: a default, network levels, single links, a matrix or a measured file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hetrl.spec.section import Report, Section
+from hetrl.spec.topology import LEVELS, Link, Node
+from hetrl.units import parse_bandwidth, parse_seconds
+
+LINK_KEYS = ("links", "link_matrix", "network", "rack_uplink")
+Links = dict[tuple[int, int], Link]
+
+
+def read_links(section: Section, nodes: tuple[Node, ...], report: Report) -> tuple[list[Node], Links, dict[str, Link]]:
+    """Return the nodes (with rack uplinks), the links that were given and the link of each network level."""
+    index = {node.id: number for number, node in enumerate(nodes)}
+    links: Links = {}
+    read_matrix(section, nodes, links, report)
+    for number, entry in enumerate(section.listing("links")):
+        read_link(entry, f"{section.path}.links[{number}]", index, links, report)
+    levels = read_levels(section, report)
+    uplink = section.quantity("rack_uplink", parse_bandwidth, None)
+    changed = [replace(node, uplink_bytes_per_second=uplink) if uplink and node.uplink_bytes_per_second is None else node for node in nodes]
+    return changed, links, levels
+
+
+def read_link(entry: object, path: str, index: Mapping[str, int], links: Links, report: Report) -> None:
+    """Read one entry of ``links``: ``between: [a, b]`` for both ways, or ``from`` and ``to`` for one."""
+    section = Section(entry, path, report, ("between", "from", "to", "bandwidth", "latency"))
+    if section.has("between") == (section.has("from") or section.has("to")):
+        report.problem(path, "give either between: [a, b] (both ways) or from: and to: (one way)")
+        return
+    ends = section.listing("between") if section.has("between") else [section.raw("from"), section.raw("to")]
+    if len(ends) != 2 or ends[0] == ends[1]:
+        report.problem(path, "a link has two different ends", ends)
+        return
+    unknown = [end for end in ends if not isinstance(end, str) or end not in index]
+    for end in unknown:
+        report.problem(path, "no node of that id", end, ", ".join(list(index)[:12]))
+    bandwidth = section.quantity("bandwidth", parse_bandwidth, None)
+    if bandwidth is None:
+        report.problem(section.at("bandwidth"), "missing", valid="a bandwidth such as 100Gbps (one direction)")
+    latency = section.quantity("latency", parse_seconds, 30e-6, "30us")
+    if unknown or bandwidth is None or latency is None:
+        return
+    a, b = index[str(ends[0])], index[str(ends[1])]
+    link = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind="given")
+    links[(a, b)] = link
+    if section.has("between"):
+        links[(b, a)] = link
+
+
+def read_matrix(section: Section, nodes: tuple[Node, ...], links: Links, report: Report) -> None:
+    """Read ``link_matrix``: bandwidth (and latency) from row node to column node, in the order of ``nodes``."""
+    if not section.has("link_matrix"):
+        return
+    matrix = Section(section.raw("link_matrix"), section.at("link_matrix"), report, ("bandwidth", "latency"))
+    bandwidths = _square(matrix, "bandwidth", len(nodes), report)
+    latencies = _square(matrix, "latency", len(nodes), report) if matrix.has("latency") else None
+    if bandwidths is None:
+        return
+    for i in range(len(nodes)):
+        for j in range(len(nodes)):
+            if i == j:
+                continue
+            where = f"{matrix.path}.bandwidth[{i}][{j}]"
+            bandwidth = report.attempt(lambda: parse_bandwidth(bandwidths[i][j], where), None)  # type: ignore[arg-type]  # noqa: B023
+            latency = 30e-6
+            if latencies is not None:
+                latency = report.attempt(lambda: parse_seconds(latencies[i][j], f"{matrix.path}.latency[{i}][{j}]"), 30e-6)  # type: ignore[arg-type]  # noqa: B023
+            if bandwidth is not None:
+                links[(i, j)] = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind="given")
+
+
+def _square(section: Section, key: str, size: int, report: Report) -> list[list[object]] | None:
+    rows = section.listing(key)
+    square: list[list[object]] = []
+    for row in rows:
+        if isinstance(row, list) and len(row) == size:
+            square.append(row)
+    if len(rows) != size or len(square) != size:
+        report.problem(section.at(key), f"must be a {size} x {size} matrix, one row per node", len(rows))
+        return None
+    return square
+
+
+def read_levels(section: Section, report: Report) -> dict[str, Link]:
+    """Read ``network``: for each level the bandwidth one node reaches there (one direction) and the latency."""
+    if not section.has("network"):
+        return {}
+    network = Section(section.raw("network"), section.at("network"), report, LEVELS)
+    levels: dict[str, Link] = {}
+    for level in LEVELS:
+        if not network.has(level):
+            continue
+        entry = Section(network.raw(level), network.at(level), report, ("bandwidth", "latency"))
+        bandwidth = entry.quantity("bandwidth", parse_bandwidth, None)
+        latency = entry.quantity("latency", parse_seconds, 30e-6, "30us")
+        if bandwidth is None or latency is None:
+            report.problem(entry.at("bandwidth"), "missing", valid="a bandwidth such as 100Gbps (one direction)")
+        else:
+            levels[level] = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind=level)
+    return levels
