@@ -1,0 +1,143 @@
+"""All coefficients of the cost model in one value, each with its provenance.
+
+Operator times come from the operator library (fitted where measurements exist, else the datasheet roofline). A phase
+calibration corrects the composed time of a whole phase on one device type for what operators do not show: launch
+gaps, the engine's scheduler, Python. Calibrations are fitted from recorded runs by `hetrl fit` and `hetrl refit`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hetrl.cost.operators import OperatorLibrary, OperatorModel
+from hetrl.errors import Problem, SpecError
+from hetrl.files import write_text_atomically
+from hetrl.spec.devices import DeviceType
+
+FORMAT = "hetrl-cost-model"
+VERSION = 1
+PHASES = ("generate", "prefill", "score", "train", "optimizer", "sync")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCalibration:
+    """``seconds = scale * composed + per_iteration * iterations + per_sequence * sequences``.
+
+    An iteration is one decode step (generate), one micro-batch (score, train), one optimizer step (optimizer) or one
+    weight transfer (sync).
+
+    Parameters
+    ----------
+    provenance
+        ``measured`` if fitted from runs on this device type, ``datasheet`` for the documented default.
+    num_measurements
+        Runs behind the fit.
+    """
+
+    scale: float = 1.0
+    per_iteration_seconds: float = 0.0
+    per_sequence_seconds: float = 0.0
+    provenance: str = "datasheet"
+    num_measurements: int = 0
+
+    def seconds(self, composed: float, iterations: float, sequences: float) -> float:
+        """Apply the calibration."""
+        return self.scale * composed + self.per_iteration_seconds * iterations + self.per_sequence_seconds * sequences
+
+
+DEFAULT_CALIBRATIONS: Mapping[str, PhaseCalibration] = {
+    "generate": PhaseCalibration(per_iteration_seconds=1e-3),
+    "prefill": PhaseCalibration(),
+    "score": PhaseCalibration(),
+    "train": PhaseCalibration(),
+    "optimizer": PhaseCalibration(),
+    "sync": PhaseCalibration(),
+}
+"""Used where nothing was measured: the composed time as it is, and 1 ms of engine time per decode iteration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostModel:
+    """Coefficients of everything that costs time.
+
+    Parameters
+    ----------
+    library
+        Operator models.
+    calibrations
+        (device type name, phase) -> calibration; missing ones are `DEFAULT_CALIBRATIONS`.
+    gradient_overlap
+        Fraction of the data-parallel gradient reduce hidden behind the backward pass.
+    weight_gather_overlap
+        Fraction of FSDP's weight all-gathers hidden behind computation.
+    """
+
+    library: OperatorLibrary
+    calibrations: Mapping[tuple[str, str], PhaseCalibration] = field(default_factory=dict)
+    gradient_overlap: float = 0.0
+    weight_gather_overlap: float = 0.7
+    source: str = "built-in"
+
+    @classmethod
+    def builtin(cls) -> CostModel:
+        """Built-in fitted operators, datasheet for other devices, default calibrations."""
+        return cls(library=OperatorLibrary.builtin())
+
+    def operator(self, device: DeviceType, operator: str, dtype: str) -> OperatorModel:
+        """Operator model of a device type; the datasheet roofline of its own figures if none is fitted."""
+        return self.library.for_device(device, operator, dtype)
+
+    def calibration(self, device: str, phase: str) -> PhaseCalibration:
+        """Calibration of a phase on a device type."""
+        return self.calibrations.get((device, phase), DEFAULT_CALIBRATIONS[phase])
+
+    def save(self, path: Path) -> None:
+        """Write the calibrations as JSON, and the operators beside it."""
+        operators = path.with_suffix(".operators")
+        self.library.save(operators)
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "operators": operators.name,
+            "gradient_overlap": self.gradient_overlap,
+            "weight_gather_overlap": self.weight_gather_overlap,
+            "calibrations": [
+                {"device": device, "phase": phase, **asdict(calibration)}
+                for (device, phase), calibration in sorted(self.calibrations.items())
+            ],
+        }
+        write_text_atomically(path, json.dumps(document, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> CostModel:
+        """Read a file written by `save`.
+
+        Raises
+        ------
+        SpecError
+            If the file is not a cost model of this version.
+        """
+        try:
+            document = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise SpecError(Problem(path=str(path), message=f"cannot read the cost model: {error}")) from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != VERSION:
+            raise SpecError(
+                Problem(path=str(path), message="not a cost model of this version", valid=f"format {FORMAT}, version {VERSION}")
+            )
+        try:
+            calibrations = {
+                (str(row.pop("device")), str(row.pop("phase"))): PhaseCalibration(**row) for row in document["calibrations"]
+            }
+            return cls(
+                library=OperatorLibrary.load(path.parent / Path(str(document["operators"])).name),
+                calibrations=calibrations,
+                gradient_overlap=float(document["gradient_overlap"]),
+                weight_gather_overlap=float(document["weight_gather_overlap"]),
+                source=str(path),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(Problem(path=str(path), message=f"damaged cost model: {error}")) from error

@@ -1,0 +1,255 @@
+"""Unit costs: seconds of one layer, one output head, one decode iteration on one device type.
+
+Each formula stands here once. Every figure is computed on first use from the operator models and kept, so that
+planners and the lowered tables read the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetrl.cost.model import CostModel
+from hetrl.spec.devices import DTYPE_BYTES, DeviceType
+from hetrl.spec.job import Precision
+from hetrl.spec.model import Layer, Model
+from hetrl.workload.flops import (
+    Projection,
+    attention_projections,
+    dense_projections,
+    expert_projections,
+    touched_experts,
+)
+
+CONCURRENCY_GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""Active sequences at which a decode iteration is evaluated; linear in between."""
+
+PREFILL_CHUNK_TOKENS = 8192
+"""Prompt tokens that an engine processes in one iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRun:
+    """Equal consecutive layers of a stage: which kind, how many."""
+
+    kind: int
+    count: int
+
+
+class UnitCosts:
+    """Seconds of the building blocks of every task of one job.
+
+    Parameters
+    ----------
+    model
+        Coefficients.
+    precision
+        Dtypes of the job.
+    """
+
+    def __init__(self, model: CostModel, precision: Precision) -> None:
+        self.model = model
+        self.precision = precision
+        self.bytes_per_element = DTYPE_BYTES[precision.dtype]
+        self._kinds: dict[str, tuple[tuple[Layer, ...], tuple[int, ...]]] = {}
+        self._layer: dict[tuple[str, str, int, int, int, float], float] = {}
+        self._head: dict[tuple[str, str, int, float], float] = {}
+        self._decode: dict[tuple[str, str, int, int], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._stage: dict[tuple[str, str, int, int, int, int, float, bool], float] = {}
+
+    def layer_kinds(self, model: Model) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+        """Distinct layers of a model, and for every layer the index of its kind."""
+        if model.name not in self._kinds:
+            kinds: list[Layer] = []
+            index = []
+            for layer in model.layers:
+                if layer not in kinds:
+                    kinds.append(layer)
+                index.append(kinds.index(layer))
+            self._kinds[model.name] = (tuple(kinds), tuple(index))
+        return self._kinds[model.name]
+
+    def runs(self, model: Model, first_layer: int, num_layers: int) -> tuple[LayerRun, ...]:
+        """How often each kind of layer occurs in a stage."""
+        kinds, index = self.layer_kinds(model)
+        stage = index[first_layer : first_layer + num_layers]
+        return tuple(LayerRun(kind=kind, count=stage.count(kind)) for kind in range(len(kinds)) if kind in stage)
+
+    # --- forward passes over whole sequences -------------------------------------------------------------------
+
+    def layer_forward_seconds(
+        self, device: DeviceType, model: Model, kind: int, tensor_parallel: int, num_sequences: int, tokens: float
+    ) -> float:
+        """Seconds of one layer's forward pass on one rank, without communication."""
+        key = (device.name, model.name, kind, tensor_parallel, num_sequences, tokens)
+        if key not in self._layer:
+            layer = self.layer_kinds(model)[0][kind]
+            batch_tokens = num_sequences * tokens
+            seconds = self._projections_seconds(device, model, layer, tensor_parallel, np.array([batch_tokens]))[0]
+            attention = self.model.operator(device, "attention_prefill", self.precision.dtype)
+            seconds += attention.predict(
+                batch=num_sequences,
+                heads=max(1, layer.num_heads // tensor_parallel),
+                kv_heads=max(1, layer.num_kv_heads // tensor_parallel),
+                head_dim=layer.head_dim,
+                seq_len=round(tokens),
+            ).seconds.item()
+            self._layer[key] = float(seconds)
+        return self._layer[key]
+
+    def head_seconds(self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: float) -> float:
+        """Seconds of the output head's forward pass on one rank; a scalar head costs one pass over the hidden states."""
+        key = (device.name, model.name, tensor_parallel, num_tokens)
+        if key not in self._head:
+            if model.head == "lm":
+                width = -(-model.vocab_size // tensor_parallel)
+                gemm = self.model.operator(device, "gemm", self.precision.dtype)
+                seconds = gemm.predict(m=num_tokens, n=width, k=model.hidden_size).seconds.item()
+            else:
+                memory = self.model.operator(device, "memory", self.precision.dtype)
+                seconds = memory.predict(bytes=num_tokens * model.hidden_size * self.bytes_per_element).seconds.item()
+            self._head[key] = float(seconds)
+        return self._head[key]
+
+    def stage_forward_seconds(
+        self,
+        device: DeviceType,
+        model: Model,
+        tensor_parallel: int,
+        first_layer: int,
+        num_layers: int,
+        num_sequences: int,
+        tokens: float,
+        *,
+        all_logits: bool = True,
+    ) -> float:
+        """Seconds of a stage's forward pass on one rank, without communication.
+
+        The last stage includes the output head for all tokens, or for the last token of each sequence only.
+        """
+        key = (device.name, model.name, tensor_parallel, first_layer, num_layers, num_sequences, tokens, all_logits)
+        if key not in self._stage:
+            seconds = sum(
+                run.count * self.layer_forward_seconds(device, model, run.kind, tensor_parallel, num_sequences, tokens)
+                for run in self.runs(model, first_layer, num_layers)
+            )
+            if first_layer + num_layers == model.num_layers:
+                head_tokens = num_sequences * tokens if all_logits else num_sequences
+                seconds += self.head_seconds(device, model, tensor_parallel, head_tokens)
+            self._stage[key] = seconds
+        return self._stage[key]
+
+    def _projections_seconds(
+        self, device: DeviceType, model: Model, layer: Layer, tensor_parallel: int, tokens: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Seconds of all projections and memory-bound operators of a layer for several token counts."""
+        gemm = self.model.operator(device, "gemm", self.precision.dtype)
+        memory = self.model.operator(device, "memory", self.precision.dtype)
+        dense = attention_projections(model.hidden_size, layer) + dense_projections(model.hidden_size, layer)
+        total = np.zeros_like(tokens)
+        m, n, k, weight = _gemm_rows(dense, tokens, tensor_parallel)
+        experts = expert_projections(model.hidden_size, layer)
+        if experts:
+            touched = np.array([max(1.0, touched_experts(layer, float(count))) for count in tokens])
+            per_expert = np.maximum(1.0, tokens * layer.experts_per_token / touched)
+            expert_rows = _gemm_rows(experts, per_expert, tensor_parallel)
+            m, n, k = (np.concatenate(pair) for pair in zip((m, n, k), expert_rows[:3], strict=True))
+            weight = np.concatenate([weight, np.tile(touched, len(experts))])
+        seconds = gemm.predict(m=m, n=n, k=k).seconds * weight
+        total += seconds.reshape(-1, len(tokens)).sum(axis=0)
+        total += memory.predict(bytes=tokens * memory_bound_bytes_per_token(model, layer, tensor_parallel, self.bytes_per_element)).seconds
+        return total
+
+    # --- decoding -----------------------------------------------------------------------------------------------
+
+    def decode_table(
+        self, device: DeviceType, model: Model, tensor_parallel: int, kind: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """One layer's decode iteration on the concurrency grid: projections, and attention per two context lengths.
+
+        Returns
+        -------
+        projections
+            Seconds without attention, shape ``[len(CONCURRENCY_GRID)]``.
+        attention
+            Seconds of attention at contexts 128 and 4096 tokens, shape ``[2, len(CONCURRENCY_GRID)]``; linear in
+            the context in between and beyond.
+        """
+        key = (device.name, model.name, tensor_parallel, kind)
+        if key not in self._decode:
+            layer = self.layer_kinds(model)[0][kind]
+            grid = np.array(CONCURRENCY_GRID, dtype=np.float64)
+            projections = self._projections_seconds(device, model, layer, tensor_parallel, grid)
+            decode = self.model.operator(device, "attention_decode", self.precision.dtype)
+            attention = np.stack(
+                [
+                    decode.predict(
+                        batch=grid,
+                        heads=max(1, layer.num_heads // tensor_parallel),
+                        kv_heads=max(1, layer.num_kv_heads // tensor_parallel),
+                        head_dim=layer.head_dim,
+                        kv_len=min(context, layer.window or context),
+                    ).seconds
+                    for context in DECODE_CONTEXTS
+                ]
+            )
+            self._decode[key] = (projections, attention)
+        return self._decode[key]
+
+    def decode_layer_seconds(
+        self,
+        device: DeviceType,
+        model: Model,
+        tensor_parallel: int,
+        kind: int,
+        active: NDArray[np.float64],
+        context: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Seconds of one layer for one new token of each of ``active`` sequences at mean ``context`` tokens."""
+        projections, attention = self.decode_table(device, model, tensor_parallel, kind)
+        grid = np.array(CONCURRENCY_GRID, dtype=np.float64)
+        seconds = np.interp(active, grid, projections)
+        short, long = (np.interp(active, grid, row) for row in attention)
+        low, high = DECODE_CONTEXTS
+        slope = np.maximum(long - short, 0.0) / (high - low)
+        window = self.layer_kinds(model)[0][kind].window
+        seen = np.minimum(context, window) if window else context
+        return np.asarray(seconds + np.maximum(short + slope * (seen - low), 0.0))
+
+    def decode_head_seconds(
+        self, device: DeviceType, model: Model, tensor_parallel: int, active: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Seconds of the output head for ``active`` tokens."""
+        grid = np.array(CONCURRENCY_GRID, dtype=np.float64)
+        values = np.array([self.head_seconds(device, model, tensor_parallel, float(count)) for count in grid])
+        return np.asarray(np.interp(active, grid, values))
+
+
+DECODE_CONTEXTS = (128, 4096)
+"""Context lengths at which decode attention is evaluated; it is linear in the context."""
+
+
+def _gemm_rows(
+    projections: Sequence[Projection], tokens: NDArray[np.float64], tensor_parallel: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows (m, n, k, weight) of all projections for all token counts, projection-major."""
+    shards = [projection.sharded(tensor_parallel) for projection in projections]
+    m = np.tile(tokens, len(shards))
+    n = np.repeat([float(n) for n, _ in shards], len(tokens))
+    k = np.repeat([float(k) for _, k in shards], len(tokens))
+    return m, n, k, np.ones_like(m)
+
+
+def memory_bound_bytes_per_token(model: Model, layer: Layer, tensor_parallel: int, bytes_per_element: int) -> float:
+    """Bytes that norms, residual additions, rotary embedding and activation functions read and write per token.
+
+    Two norms (read, write) and two residual additions (two reads, a write): 10 hidden elements; rotary embedding
+    reads and writes queries and keys; the activation function reads gate and up and writes one.
+    """
+    rotary = 2 * (layer.num_heads + layer.num_kv_heads) * layer.head_dim / tensor_parallel
+    width = layer.intermediate_size + layer.shared_intermediate_size + layer.experts_per_token * layer.moe_intermediate_size
+    activation = (3 if layer.gated else 2) * width / tensor_parallel
+    return bytes_per_element * (10 * model.hidden_size + rotary + activation)
