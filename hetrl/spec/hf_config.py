@@ -12,6 +12,7 @@ from hetrl.errors import NotSupported, Problem, SpecError, did_you_mean
 from hetrl.spec import hf_layers
 from hetrl.spec.hf_families import FAMILIES, REFUSED, SAME_AS, TEXT_CONFIG_KEYS, Family
 from hetrl.spec.hf_fields import Fields
+from hetrl.spec.hf_gemma4 import gemma4_layers
 from hetrl.spec.model import Layer, Model
 
 MAX_LAYERS = 2048
@@ -62,7 +63,8 @@ def model_from_config(
     if num_layers > MAX_LAYERS:
         fields.reject("num_hidden_layers", "too many layers", num_layers, f"at most {MAX_LAYERS}")
         num_layers = 1
-    layers = decoder_layers(fields, family, num_layers)
+    build = gemma4_layers if model_type == "gemma4_text" else decoder_layers
+    layers = build(fields, family, num_layers)
     tied_value = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     tied = family.tied if tied_value is None else bool(tied_value)
     embedding = vocab * hidden
@@ -73,7 +75,7 @@ def model_from_config(
         embedding += norm
     if head not in HEADS:
         raise SpecError(Problem(path=path, message="unknown head", found=head, valid=", ".join(HEADS)))
-    head_parameters = hidden if head == "scalar" else (0 if tied else vocab * hidden) + (vocab if family.head_bias else 0)
+    head_parameters = hidden if head == "scalar" else (0 if tied else vocab * hidden) + (vocab if hf_layers.switched(fields, family.head_bias) else 0)
     quantization, block = quantization_of(fields, text, config)
     if fields.problems:
         raise SpecError(fields.problems)
@@ -152,9 +154,10 @@ def decoder_layers(fields: Fields, family: Family, num_layers: int) -> tuple[Lay
 
 def dense_width(fields: Fields) -> int:
     """Return the width of a dense MLP; four times hidden where a family of the GPT-2 kind omits it."""
-    if any(fields.get(key) is not None for key in ("intermediate_size", "n_inner", "ffn_dim")):
-        return fields.count("intermediate_size", "n_inner", "ffn_dim")
-    if fields.text("model_type") in ("gpt2", "bloom"):
+    keys = ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim")
+    if any(fields.get(key) is not None for key in keys):
+        return fields.count(*keys)
+    if fields.text("model_type") in ("gpt2", "gptj", "bloom"):
         return 4 * fields.count("hidden_size", "n_embd")
     return fields.count("intermediate_size")
 

@@ -36,7 +36,8 @@ class Family:
     gated
         The MLP has a gate matrix.
     experts
-        Expert layout: empty (dense), ``mixtral``, ``qwen``, ``deepseek``, ``gpt_oss`` or ``olmoe``.
+        Expert layout: empty (dense), ``mixtral``, ``qwen``, ``deepseek``, ``gpt_oss``, ``olmoe``,
+        ``ernie``, ``llama4`` or ``gemma4``.
     routing_bias
         The router has one correction term per expert (a buffer in transformers, but part of the checkpoint).
     sinks
@@ -47,7 +48,7 @@ class Family:
     learned_positions
         Config key with the length of a learned position embedding, plus its offset; empty for rotary positions.
     head_bias
-        The output head has a bias.
+        The output head has a bias: True, False or a config key.
     tied
         Class default of ``tie_word_embeddings``.
     defaults
@@ -70,7 +71,7 @@ class Family:
     learned_positions: str = ""
     position_offset: int = 0
     embedding_norm: bool = False
-    head_bias: bool = False
+    head_bias: bool | str = False
     tied: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict)
 
@@ -99,7 +100,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemma3_text": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head", norms_per_layer=4, window_period=6, tied=True, defaults=_GEMMA3_DEFAULTS),
         "phi": Family(qkv_bias=True, output_bias=True, mlp_bias=True, norms_per_layer=1, norm_bias=True, gated=False, head_bias=True, defaults={"vocab_size": 51200, "max_position_embeddings": 2048}),
         "phi3": Family(window_period=1, defaults={"vocab_size": 32064, "max_position_embeddings": 4096}),
-        "phimoe": Family(qkv_bias="attention_bias", output_bias="attention_bias", norm_bias=True, experts="mixtral", head_bias=True, defaults={"vocab_size": 32064}),
+        "phimoe": Family(qkv_bias="attention_bias", output_bias="attention_bias", norm_bias=True, experts="mixtral", head_bias="lm_head_bias", defaults={"vocab_size": 32064}),
         "gpt_oss": Family(qkv_bias="attention_bias", output_bias="attention_bias", experts="gpt_oss", sinks=True, window_period=2, defaults={"vocab_size": 201088, "head_dim": 64, "attention_bias": True, "sliding_window": 128, "max_position_embeddings": 131072}),
         "deepseek_v2": Family(attention="mla", qkv_bias="attention_bias", output_bias="attention_bias", experts="deepseek", defaults={"vocab_size": 102400}),
         "deepseek_v3": Family(attention="mla", qkv_bias="attention_bias", output_bias="attention_bias", experts="deepseek", routing_bias=True, defaults={"vocab_size": 129280, "max_position_embeddings": 4096}),
@@ -124,6 +125,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "nemotron": Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", norm_bias=True, gated=False, defaults={"vocab_size": 256000, "max_position_embeddings": 4096}),
         "seed_oss": Family(qkv_bias="attention_bias", output_bias="attention_out_bias", mlp_bias="mlp_bias", defaults={"vocab_size": 155136, "head_dim": 128, "attention_bias": True}),
         "exaone4": Family(qk_norm="head", window_period=4, defaults={"vocab_size": 102400, "max_position_embeddings": 2048}),
+        "ernie4_5_moe": Family(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", experts="ernie", routing_bias=True, tied=True, defaults={"vocab_size": 103424, "max_position_embeddings": 131072}),
+        "minimax_m2": Family(qk_norm="full", experts="mixtral", routing_bias=True, defaults={"vocab_size": 200064, "head_dim": 128, "max_position_embeddings": 196608}),
+        "dots1": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head", experts="deepseek", routing_bias=True, defaults={"vocab_size": 152064, "max_position_embeddings": 2048}),
+        "hunyuan_v1_dense": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head", defaults={"vocab_size": 290943, "max_position_embeddings": 2048}),
+        "gptj": Family(mlp_bias=True, norms_per_layer=1, norm_bias=True, gated=False, head_bias=True, defaults={"vocab_size": 50400, "n_positions": 2048}),
+        "arcee": Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", gated=False, defaults={"vocab_size": 32000, "max_position_embeddings": 4096}),
+        "helium": Family(qkv_bias="attention_bias", mlp_bias="mlp_bias", defaults={"vocab_size": 48000, "head_dim": 128, "max_position_embeddings": 4096}),
+        "llama4_text": Family(qkv_bias="attention_bias", output_bias="attention_bias", experts="llama4", window_period=4, defaults={"vocab_size": 202048, "head_dim": 128, "interleave_moe_layer_step": 1, "num_experts_per_tok": 1, "attention_chunk_size": 8192, "max_position_embeddings": 131072}),
+        "gemma4_text": Family(qkv_bias="attention_bias", output_bias="attention_bias", qk_norm="head", norms_per_layer=4, experts="gemma4", window_period=6, tied=True, defaults={"vocab_size": 262144, "head_dim": 256, "global_head_dim": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 512, "hidden_size_per_layer_input": 256, "max_position_embeddings": 131072}),
         "ernie4_5": Family(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", tied=True, defaults={"vocab_size": 103424, "head_dim": 128, "max_position_embeddings": 131072}),
     }
 )
@@ -131,7 +141,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 # Other spellings of a supported family: remote-code names whose tensors are those of the family.
 SAME_AS: Mapping[str, str] = MappingProxyType(
     {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "mistral3": "mistral", "qwen2_5_vl": "qwen2_5_vl_text", "qwen2_vl": "qwen2_vl_text",
-     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "gemma3": "gemma3_text"}
+     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "gemma3": "gemma3_text",
+     "gemma4": "gemma4_text", "gemma4_unified": "gemma4_text", "llama4": "llama4_text"}
 )  # fmt: skip
 
 # Outer types of multimodal configs: the language model sits in one of these keys.
@@ -143,7 +154,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "mamba": "state-space layers", "mamba2": "state-space layers", "jamba": "state-space layers", "falcon_mamba": "state-space layers",
         "qwen3_next": "linear-attention layers", "qwen3_5": "linear-attention layers", "qwen3_5_moe": "linear-attention layers",
         "lfm2": "convolution layers", "minimax": "linear-attention layers", "t5": "an encoder", "bart": "an encoder", "whisper": "an encoder",
-        "bert": "an encoder", "llama4": "interleaved expert and chunked-attention layers", "gemma3n_text": "per-layer embeddings",
+        "bert": "an encoder", "gemma3n_text": "per-layer embeddings",
         "deepseek_v32": "sparse attention with an indexer",
     }
 )  # fmt: skip

@@ -127,14 +127,14 @@ def dense_mlp(fields: Fields, family: Family, width: int) -> Mlp:
 def expert_mlp(fields: Fields, family: Family) -> Mlp:
     """Return a mixture of experts with its router and shared experts."""
     hidden = fields.count("hidden_size")
-    experts = fields.count("n_routed_experts", "num_local_experts", "num_experts")
-    active = fields.count("num_experts_per_tok", "experts_per_token", "moe_top_k")
+    experts = fields.count("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+    active = fields.count("num_experts_per_tok", "experts_per_token", "moe_k", "top_k_experts")
     if active > experts:
         fields.reject("num_experts_per_tok", f"larger than {experts} experts", active)
-    width_keys = ("intermediate_size",) if family.experts in ("mixtral", "gpt_oss", "olmoe") else ("moe_intermediate_size",)
-    width = fields.count(*width_keys)
+    own_width = family.experts not in ("mixtral", "gpt_oss", "olmoe", "llama4")
+    width = fields.count("moe_intermediate_size" if own_width else "intermediate_size")
     expert = 3 * hidden * width
-    router, shared, extra = hidden * experts, 0, 0
+    router, shared, extra = hidden * experts, 0, experts if family.routing_bias else 0
     if family.experts == "gpt_oss":
         expert += 2 * width + hidden  # biases of gate, up and down
         extra = experts  # router bias
@@ -143,7 +143,10 @@ def expert_mlp(fields: Fields, family: Family) -> Mlp:
         extra = hidden if shared else 0  # gate of the shared expert
     elif family.experts == "deepseek":
         shared = fields.count("n_shared_experts", default=0, minimum=0) * width
-        extra = experts if family.routing_bias else 0
+    elif family.experts == "ernie":
+        shared = fields.count("moe_num_shared_experts", default=0, minimum=0) * width
+    elif family.experts == "llama4":
+        shared = width
     return Mlp(
         num_experts=experts,
         experts_per_token=active,
@@ -165,12 +168,22 @@ def is_expert_layer(fields: Fields, family: Family, index: int) -> bool:
     if family.experts == "deepseek":
         step = fields.count("moe_layer_freq", default=1)
         return index >= fields.count("first_k_dense_replace", default=0, minimum=0) and index % step == 0
+    if family.experts == "ernie":
+        step = fields.count("moe_layer_interval", default=1)
+        first = fields.count("moe_layer_start_index", default=0, minimum=0)
+        last = fields.count("moe_layer_end_index", default=2**31, minimum=0)
+        return (index + 1) % step == 0 and first <= index <= last
+    if family.experts == "llama4":
+        if fields.given("moe_layers"):
+            return index in fields.listing("moe_layers")
+        return (index + 1) % fields.count("interleave_moe_layer_step") == 0
     return True
 
 
 def window(fields: Fields, family: Family, index: int) -> int | None:
     """Return the sliding window of layer ``index`` in tokens, None for full attention."""
-    if fields.get("sliding_window") is None or not fields.get("sliding_window"):
+    length = fields.get("sliding_window", "attention_chunk_size")
+    if not length:
         return None
     kinds = fields.listing("layer_types")
     if index < len(kinds):
@@ -181,7 +194,7 @@ def window(fields: Fields, family: Family, index: int) -> int | None:
         windowed = (index + 1) % fields.count("sliding_window_pattern", default=family.window_period) != 0
     else:
         windowed = family.window_period == 1
-    return fields.count("sliding_window") if windowed else None
+    return fields.count("sliding_window", "attention_chunk_size") if windowed else None
 
 
 def norm_parameters(fields: Fields, family: Family) -> int:

@@ -54,7 +54,10 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """How to search: the ``optimizer:`` section of the YAML."""
+    """How to search: the ``optimizer:`` section of the YAML.
+
+    `executable` restricts the search to what this version's runtime carries out (`hetrl.plan.capabilities`).
+    """
 
     solver: str = "hybrid"
     max_search_seconds: float = 30.0
@@ -62,6 +65,7 @@ class OptimizerSettings:
     seed: int = 0
     budget: int | None = None
     objective: str = "step_seconds"
+    executable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
