@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 
 from hetrl.cost.estimate import Estimate, TaskEstimate
-from hetrl.cost.generation import replica_generation
+from hetrl.cost.generation import Generation, replica_generation
 from hetrl.cost.model import CostModel
 from hetrl.cost.residency import MemoryUse, plan_memory
 from hetrl.cost.schedule import Activity, Schedule, asynchronous_period, best_schedule
 from hetrl.cost.scoring import replica_scoring_seconds
+from hetrl.cost.stages import ReplicaClass, replica_class
 from hetrl.cost.training import training_seconds
 from hetrl.cost.transfers import Transfer, data_transfer, switch_seconds, weight_sync
 from hetrl.cost.unit import UnitCosts
@@ -90,13 +91,21 @@ def task_estimate(job: Job, task: Task, plan: TaskPlan, costs: UnitCosts, kv_tok
             "optimizer_seconds": training.num_updates * training.optimizer_seconds,
         }
     elif task.kind == "score":
-        replicas = tuple(replica_scoring_seconds(costs, topology, batch, task, plan, each) for each in plan.replicas)
+        scoring: dict[ReplicaClass, float] = {}
+        for replica in plan.replicas:
+            key = replica_class(topology, replica)
+            if key not in scoring:
+                scoring[key] = replica_scoring_seconds(costs, topology, batch, task, plan, replica)
+        replicas = tuple(scoring[replica_class(topology, replica)] for replica in plan.replicas)
         compute = max(replicas)
     else:
-        generations = [
-            replica_generation(costs, topology, batch, task, plan, each, tokens)
-            for each, tokens in zip(plan.replicas, kv_tokens, strict=True)
-        ]
+        known: dict[tuple[ReplicaClass, float], Generation] = {}
+        generations = []
+        for replica, tokens in zip(plan.replicas, kv_tokens, strict=True):
+            pair = (replica_class(topology, replica), tokens)
+            if pair not in known:
+                known[pair] = replica_generation(costs, topology, batch, task, plan, replica, tokens)
+            generations.append(known[pair])
         replicas = tuple(each.seconds for each in generations)
         compute = max(replicas)
         details = {
@@ -118,7 +127,14 @@ def plan_transfers(job: Job, plan: Plan, model: CostModel) -> tuple[Transfer, ..
     """All movements of a step: rollouts and scores along the task graph, then weights to the role's other tasks."""
     workflow = job.workflow
     transfers = [
-        data_transfer(job, workflow.task(need), plan.task(need), task, plan.task(task.name))
+        data_transfer(
+            job,
+            workflow.task(need),
+            plan.task(need),
+            task,
+            plan.task(task.name),
+            same_devices=plan.task(need).devices == plan.task(task.name).devices,
+        )
         for task in workflow.tasks
         for need in task.needs
     ]

@@ -75,17 +75,18 @@ def task_memory(job: Job, task: Task, plan: TaskPlan) -> dict[int, RankMemory]:
     """Memory of one task on each of its devices, KV pools excluded."""
     builders = {"train": _train_rank, "score": _score_rank, "generate": _generate_rank}
     ranks: dict[int, RankMemory] = {}
+    known: dict[tuple[int, int, int, int, int, str], RankMemory] = {}
+    spans_devices = sum(len(replica.devices) for replica in plan.replicas) > 1
     for replica in plan.replicas:
         first_layer = 0
         for number, stage in enumerate(replica.stages):
             in_flight = len(replica.stages) - number
             vendor = job.topology.devices[stage.devices[0]].type.vendor
-            spans_devices = len(plan.devices) > 1
-            rank = builders[task.kind](
-                job, task, plan, first_layer, stage.num_layers, stage.tensor_parallel, in_flight, replica.num_prompts, vendor, spans_devices
-            )
+            key = (first_layer, stage.num_layers, stage.tensor_parallel, in_flight, replica.num_prompts, vendor)
+            if key not in known:
+                known[key] = builders[task.kind](job, task, plan, *key, spans_devices)
             for device in stage.devices:
-                ranks[device] = rank
+                ranks[device] = known[key]
             first_layer += stage.num_layers
     return ranks
 

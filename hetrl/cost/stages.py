@@ -27,6 +27,17 @@ class PlacedStage:
     link: Link | None
 
 
+ReplicaClass = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
+"""Prompts, and per stage the layers and the nodes of its devices: equal replicas take equal time."""
+
+
+def replica_class(topology: Topology, replica: Replica) -> ReplicaClass:
+    """Key under which equal replicas of one task plan are evaluated once."""
+    return replica.num_prompts, tuple(
+        (stage.num_layers, tuple(topology.devices[device].node for device in stage.devices)) for stage in replica.stages
+    )
+
+
 def placed_stages(topology: Topology, replica: Replica) -> tuple[PlacedStage, ...]:
     """Resolve each stage's layers, device type and tensor-parallel link."""
     return tuple(_placed_stages(topology, replica))

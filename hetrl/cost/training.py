@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hetrl.cost.collectives import all_gather_seconds, best_all_reduce_seconds, slowest_link
 from hetrl.cost.pipeline import forward_only_seconds, one_f_one_b_seconds
-from hetrl.cost.stages import forward_seconds, placed_stages, stage_sends_seconds
+from hetrl.cost.stages import ReplicaClass, forward_seconds, placed_stages, replica_class, stage_sends_seconds
 from hetrl.cost.unit import UnitCosts
 from hetrl.plan.plan import Replica, TaskPlan
 from hetrl.spec.job import Batch
@@ -180,7 +180,12 @@ def optimizer_seconds(costs: UnitCosts, topology: Topology, task: Task, plan: Ta
 
 def training_seconds(costs: UnitCosts, topology: Topology, batch: Batch, task: Task, plan: TaskPlan) -> TrainingSeconds:
     """Seconds of a training task per step."""
-    replicas = tuple(replica_training(costs, topology, batch, task, plan, replica) for replica in plan.replicas)
+    known: dict[ReplicaClass, ReplicaTraining] = {}
+    for replica in plan.replicas:
+        key = replica_class(topology, replica)
+        if key not in known:
+            known[key] = replica_training(costs, topology, batch, task, plan, replica)
+    replicas = tuple(known[replica_class(topology, replica)] for replica in plan.replicas)
     micro_batches = max(replica.num_micro_batches for replica in replicas)
     return TrainingSeconds(
         replicas=replicas,

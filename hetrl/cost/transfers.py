@@ -26,8 +26,10 @@ class Transfer:
     seconds: float
 
 
-def data_transfer(job: Job, source: Task, source_plan: TaskPlan, target: Task, target_plan: TaskPlan) -> Transfer:
-    """Rollouts or scores from one task to the next over the best link between their devices.
+def data_transfer(
+    job: Job, source: Task, source_plan: TaskPlan, target: Task, target_plan: TaskPlan, *, same_devices: bool
+) -> Transfer:
+    """Rollouts or scores from one task to the next over the best link between their nodes.
 
     Nothing is paid where both run on the same devices.
     """
@@ -36,7 +38,7 @@ def data_transfer(job: Job, source: Task, source_plan: TaskPlan, target: Task, t
     else:
         kind, num_bytes = "scores", score_bytes(job.batch, sequences_per_prompt=source.sequences_per_prompt)
     seconds = 0.0
-    if source_plan.devices != target_plan.devices:
+    if not same_devices:
         link = _best_link(job, _nodes(job, source_plan), _nodes(job, target_plan))
         seconds = link.latency_seconds + num_bytes / link.bytes_per_second
     return Transfer(kind=kind, source=source.name, target=target.name, num_bytes=num_bytes, seconds=seconds)

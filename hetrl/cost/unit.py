@@ -88,7 +88,7 @@ class UnitCosts:
         if key not in self._layer:
             layer = self.layer_kinds(model)[0][kind]
             batch_tokens = num_sequences * tokens
-            seconds = self._projections_seconds(device, model, layer, tensor_parallel, np.array([batch_tokens]))[0]
+            seconds = self._projections_seconds(device, model, layer, tensor_parallel, np.array([batch_tokens], dtype=np.float64))[0]
             attention = self.model.operator(device, "attention_prefill", self.precision.dtype)
             seconds += attention.predict(
                 batch=num_sequences,
@@ -149,7 +149,7 @@ class UnitCosts:
         gemm = self.model.operator(device, "gemm", self.precision.dtype)
         memory = self.model.operator(device, "memory", self.precision.dtype)
         dense = attention_projections(model.hidden_size, layer) + dense_projections(model.hidden_size, layer)
-        total = np.zeros_like(tokens)
+        total = np.zeros(len(tokens))
         m, n, k, weight = _gemm_rows(dense, tokens, tensor_parallel)
         experts = expert_projections(model.hidden_size, layer)
         if experts:

@@ -1,0 +1,59 @@
+"""When nothing fits: which limit binds, the dominant term of each task, and the smallest changes that would help."""
+
+from __future__ import annotations
+
+import math
+
+from hetrl.search.context import SearchContext
+from hetrl.search.level3_colocation import Colocation
+from hetrl.units import format_bytes
+from hetrl.workload.memory import train_state_bytes_per_parameter
+
+
+def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[str, list[str]]:
+    """Return the binding limit in one sentence, and lines of reasons and remedies.
+
+    Each task is first tried alone on the whole fleet. If one fits nowhere even then, it is the reason; otherwise
+    the sum of what all tasks must hold is.
+    """
+    job = context.job
+    margin = 1.0 - job.optimizer.memory_safety_margin
+    usable = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes) * margin
+    everything = tuple(node.num_devices for node in job.topology.nodes)
+    each = train_state_bytes_per_parameter(job.precision)
+    reasons = []
+    stuck = []
+    least_total = 0.0
+    for task in job.workflow.tasks:
+        parameters = task.model.num_parameters
+        if task.kind == "train":
+            least = parameters * (each.weights + each.gradients)
+            line = (
+                f"{task.name}: {format_bytes(parameters * each.total)} of training state "
+                f"({each.total} bytes per parameter), {format_bytes(least)} with optimizer states on the host"
+            )
+        else:
+            least = parameters * each.weights
+            line = f"{task.name}: {format_bytes(least)} of weights"
+        least_total = max(least_total, least)
+        options = colocation.engine_options(task, everything) if task.kind == "generate" else colocation.options(task, everything)
+        if not options:
+            stuck.append(task.name)
+            line += "; does not fit even alone on the whole fleet"
+        reasons.append(line)
+    if stuck:
+        message = f"no plan fits: {', '.join(stuck)} cannot be placed alone on all {job.topology.num_devices} devices"
+    else:
+        message = f"no plan fits: the tasks' states together exceed {format_bytes(usable)} of usable device memory"
+    kind = max(job.topology.device_types, key=lambda device: device.memory_bytes)
+    missing = max(0.0, least_total - usable)
+    if missing > 0:
+        more = math.ceil(missing / (kind.memory_bytes * margin))
+        reasons.append(f"would help: at least {more} more {kind.name} ({format_bytes(missing)} are missing)")
+    if job.precision.lora_rank == 0 and any(task.kind == "train" for task in job.workflow.tasks):
+        reasons.append("would help: LoRA (precision.lora_rank), which trains adapters only")
+    if job.optimizer.memory_safety_margin > 0.05:
+        reasons.append(f"would help: a smaller optimizer.memory_safety_margin (now {job.optimizer.memory_safety_margin:g})")
+    if job.optimizer.executable:
+        reasons.append("would help: optimizer.executable: false, which admits plans this version cannot launch yet")
+    return message, reasons
