@@ -5,7 +5,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError
+from setuptools.errors import BaseError, CompileError, LinkError
 
 ROOT = Path(__file__).parent.resolve()
 os.chdir(ROOT)  # the sources are named relative to this file
@@ -20,7 +20,7 @@ class BuildKernels(build_ext):
     def build_extension(self, ext: Extension) -> None:
         try:
             super().build_extension(ext)
-        except (BaseError, OSError) as error:
+        except (BaseError, CompileError, LinkError, OSError) as error:
             raise SystemExit(
                 f"\nhetrl: the kernel {ext.name} could not be compiled: {error}\n"
                 "A C compiler and Python's headers are needed. On Debian and Ubuntu:\n"
