@@ -33,6 +33,8 @@ class DeviceType:
         Bandwidth of the device memory.
     can_train
         False for devices that only run forward passes (e.g. Inferentia).
+    peer_to_peer
+        False where the driver refuses direct copies between cards (GeForce): collectives go through the host.
     sources
         Where each figure comes from: field name -> text.
     notes
@@ -46,13 +48,16 @@ class DeviceType:
     memory_bytes: int
     memory_bytes_per_second: float
     can_train: bool = True
+    peer_to_peer: bool = True
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
 
     def __post_init__(self) -> None:
         problems = []
         if self.vendor not in VENDORS:
-            problems.append(Problem(path=self.name, message="unknown vendor", found=self.vendor, valid=", ".join(VENDORS)))
+            problems.append(
+                Problem(path=self.name, message="unknown vendor", found=self.vendor, valid=", ".join(VENDORS))
+            )
         if not self.flops_per_second:
             problems.append(Problem(path=self.name, message="no FLOP/s figure for any dtype", valid=", ".join(DTYPES)))
         for dtype, flops in self.flops_per_second.items():

@@ -53,7 +53,9 @@ def model_from_config(
     8030261248
     """
     if not isinstance(config, Mapping):
-        raise SpecError(Problem(path=path, message="a model config must be a mapping", found=type(config).__name__, rule="MODEL"))
+        raise SpecError(
+            Problem(path=path, message="a model config must be a mapping", found=type(config).__name__, rule="MODEL")
+        )
     text, notes = flatten(config)
     model_type, family = family_of(text, path)
     fields = Fields(text, family.defaults, path)
@@ -75,12 +77,18 @@ def model_from_config(
         embedding += norm
     if head not in HEADS:
         raise SpecError(Problem(path=path, message="unknown head", found=head, valid=", ".join(HEADS)))
-    head_parameters = hidden if head == "scalar" else (0 if tied else vocab * hidden) + (vocab if hf_layers.switched(fields, family.head_bias) else 0)
+    head_parameters = (
+        hidden
+        if head == "scalar"
+        else (0 if tied else vocab * hidden) + (vocab if hf_layers.switched(fields, family.head_bias) else 0)
+    )
     quantization, block = quantization_of(fields, text, config)
     if fields.problems:
         raise SpecError(fields.problems)
     if fields.filled:
-        shown = ", ".join(f"{key} {value}" for key, value in fields.filled.items() if not isinstance(value, (list, dict)))
+        shown = ", ".join(
+            f"{key} {value}" for key, value in fields.filled.items() if not isinstance(value, (list, dict))
+        )
         notes.append(f"class defaults used for {shown}")
     return Model(
         name=name,
@@ -118,10 +126,23 @@ def family_of(config: Mapping[str, object], path: str) -> tuple[str, Family]:
     model_type = config.get("model_type")
     where = f"{path}.model_type" if path else "model_type"
     if not isinstance(model_type, str) or not model_type:
-        raise SpecError(Problem(path=where, message="missing", found=repr(model_type)[:80], valid=", ".join(sorted(FAMILIES)), rule="MODEL"))
+        raise SpecError(
+            Problem(
+                path=where,
+                message="missing",
+                found=repr(model_type)[:80],
+                valid=", ".join(sorted(FAMILIES)),
+                rule="MODEL",
+            )
+        )
     if config.get("block_configs") is not None:
         raise NotSupported(
-            Problem(path=where, message="unsupported architecture: layers differ by block_configs", found=model_type, rule="MODEL_FAMILY")
+            Problem(
+                path=where,
+                message="unsupported architecture: layers differ by block_configs",
+                found=model_type,
+                rule="MODEL_FAMILY",
+            )
         )
     resolved = SAME_AS.get(model_type, model_type)
     if resolved in FAMILIES:
@@ -130,13 +151,23 @@ def family_of(config: Mapping[str, object], path: str) -> tuple[str, Family]:
     message = f"unsupported architecture: it has {reason}" if reason else "unsupported architecture"
     hint = did_you_mean(model_type, FAMILIES)
     raise NotSupported(
-        Problem(path=where, message=message, found=model_type, valid=hint or ", ".join(sorted(FAMILIES)), rule="MODEL_FAMILY")
+        Problem(
+            path=where,
+            message=message,
+            found=model_type,
+            valid=hint or ", ".join(sorted(FAMILIES)),
+            rule="MODEL_FAMILY",
+        )
     )
 
 
 def decoder_layers(fields: Fields, family: Family, num_layers: int) -> tuple[Layer, ...]:
     """Return all decoder layers; equal ones share one object."""
-    attention = hf_layers.mla_attention(fields, family) if family.attention == "mla" else hf_layers.gqa_attention(fields, family)
+    attention = (
+        hf_layers.mla_attention(fields, family)
+        if family.attention == "mla"
+        else hf_layers.gqa_attention(fields, family)
+    )
     norms = family.norms_per_layer * hf_layers.norm_parameters(fields, family)
     made: dict[tuple[bool, int | None], Layer] = {}
     layers = []
@@ -172,6 +203,10 @@ def quantization_of(fields: Fields, text: Mapping[str, object], config: Mapping[
         return "", 0
     method = str(block.get("quant_method") or block.get("quant_algo") or "unknown")
     size = block.get("weight_block_size")
-    if isinstance(size, (list, tuple)) and size and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in size):
+    if (
+        isinstance(size, (list, tuple))
+        and size
+        and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in size)
+    ):
         return method, max(size)
     return method, 0

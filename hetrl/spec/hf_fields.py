@@ -54,7 +54,9 @@ class Fields:
         if value is None:
             value = default
         if value is None:
-            self._problem(keys[0], "missing, and its class has no default", valid=f"a whole number of at least {minimum}")
+            self._problem(
+                keys[0], "missing, and its class has no default", valid=f"a whole number of at least {minimum}"
+            )
             return 1
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             self._problem(keys[0], "not a whole number", value, f"a whole number of at least {minimum}")
@@ -101,7 +103,9 @@ class Fields:
 
     def _problem(self, key: str, message: str, found: object = "", valid: str = "") -> None:
         path = f"{self._path}.{key}" if self._path else key
-        problem = Problem(path=path, message=message, found=f"{found!r}"[:80] if found != "" else "", valid=valid, rule="MODEL")
+        problem = Problem(
+            path=path, message=message, found=f"{found!r}"[:80] if found != "" else "", valid=valid, rule="MODEL"
+        )
         if problem not in self.problems:
             self.problems.append(problem)
 

@@ -35,7 +35,9 @@ def _layer(fields: Fields, family: Family, window: int | None) -> Layer:
     if window is None:
         head_dim = fields.count("global_head_dim")
         local_kv_heads = fields.count("num_key_value_heads")
-        kv_heads = fields.count("num_global_key_value_heads", default=local_kv_heads) if shares_values else local_kv_heads
+        kv_heads = (
+            fields.count("num_global_key_value_heads", default=local_kv_heads) if shares_values else local_kv_heads
+        )
     else:
         head_dim, kv_heads = fields.count("head_dim"), fields.count("num_key_value_heads")
     if heads % kv_heads:

@@ -189,7 +189,9 @@ def window(fields: Fields, family: Family, index: int) -> int | None:
     if index < len(kinds):
         windowed = kinds[index] in ("sliding_attention", "chunked_attention")
     elif fields.given("use_sliding_window"):
-        windowed = fields.flag("use_sliding_window") and index >= fields.count("max_window_layers", default=0, minimum=0)
+        windowed = fields.flag("use_sliding_window") and index >= fields.count(
+            "max_window_layers", default=0, minimum=0
+        )
     elif family.window_period > 1:
         windowed = (index + 1) % fields.count("sliding_window_pattern", default=family.window_period) != 0
     else:

@@ -68,9 +68,11 @@ def job_from_values(
     top = Section(values, "", report, JOB_KEYS)
     report.raise_if_any()
     described = read_device_types(top.raw("device_types"), report)
-    topology = read_topology(top.raw("cluster_topology"), described, report)
+    topology = read_topology(top.raw("cluster_topology"), described, report, base)
     precision = read_precision(top.raw("precision"), report)
-    workflow_section = Section(top.raw("workflow"), "workflow", report, WORKFLOW_KEYS, renamed=(("actor", "did you mean 'actor_model'?"),))
+    workflow_section = Section(
+        top.raw("workflow"), "workflow", report, WORKFLOW_KEYS, renamed=(("actor", "did you mean 'actor_model'?"),)
+    )
     algorithm = workflow_section.text("algorithm", "", choices=ALGORITHMS, required=True)
     batch = read_batch(top.raw("batch"), algorithm, report)
     workflow = read_workflow(workflow_section, algorithm, batch, precision, base, report)
@@ -119,19 +121,28 @@ def _override(values: object, dotted: str, value: object, report: Report) -> obj
     return put(values, parts)
 
 
-def read_workflow(section: Section, algorithm: str, batch: Batch, precision: Precision, base: Path | None, report: Report) -> Workflow | None:
+def read_workflow(
+    section: Section, algorithm: str, batch: Batch, precision: Precision, base: Path | None, report: Report
+) -> Workflow | None:
     """Return the workflow of the ``workflow`` section."""
     before = len(report.problems)
     allow_hub = section.flag("allow_hub", False)
     online = section.flag("online", False) if algorithm == "DPO" else True
     if section.has("online") and algorithm != "DPO":
-        report.problem(section.at("online"), f"only DPO can be offline; {algorithm or 'this algorithm'} always generates", section.raw("online"), "remove the key")
+        report.problem(
+            section.at("online"),
+            f"only DPO can be offline; {algorithm or 'this algorithm'} always generates",
+            section.raw("online"),
+            "remove the key",
+        )
 
     def model(key: str, head: str | None = None) -> Model | None:
         return _model(section.raw(key), section.at(key), head)
 
     def _model(reference: object, path: str, head: str | None) -> Model | None:
-        found = report.attempt(lambda: find_model(reference, path=path, head=head, base=base, allow_hub=allow_hub), None)  # type: ignore[arg-type]
+        found = report.attempt(
+            lambda: find_model(reference, path=path, head=head, base=base, allow_hub=allow_hub), None
+        )  # type: ignore[arg-type]
         return None if found is None else replace(found, weight_dtype=precision.dtype)
 
     if not section.has("actor_model"):
@@ -142,7 +153,10 @@ def read_workflow(section: Section, algorithm: str, batch: Batch, precision: Pre
     if section.has("reward_model") and section.has("reward_models"):
         report.problem(section.at("reward_models"), "give reward_model or reward_models, not both")
     rewards = [model("reward_model", "scalar")] if section.has("reward_model") else []
-    rewards += [_model(entry, f"{section.at('reward_models')}[{number}]", "scalar") for number, entry in enumerate(section.listing("reward_models"))]
+    rewards += [
+        _model(entry, f"{section.at('reward_models')}[{number}]", "scalar")
+        for number, entry in enumerate(section.listing("reward_models"))
+    ]
     if not rewards and online and algorithm:
         section.assume("reward_model", "a reward function on the CPU")
     if algorithm and rewards and algorithm == "DPO" and not online:
@@ -169,15 +183,25 @@ def read_workflow(section: Section, algorithm: str, batch: Batch, precision: Pre
 
 def read_batch(values: object, algorithm: str, report: Report) -> Batch:
     """Return the ``batch`` section."""
-    section = Section(values, "batch", report, [field.name for field in fields(Batch)], renamed=(("train_batch_size", "did you mean 'num_prompts'?"), ("n", "did you mean 'responses_per_prompt'?")))
+    section = Section(
+        values,
+        "batch",
+        report,
+        [field.name for field in fields(Batch)],
+        renamed=(("train_batch_size", "did you mean 'num_prompts'?"), ("n", "did you mean 'responses_per_prompt'?")),
+    )
     default = Batch()
     histogram = _histogram(section)
     longest = max((length for length, _ in histogram), default=0)
     weight = sum(weight for _, weight in histogram)
-    mean_default = sum(length * share for length, share in histogram) / weight if weight else default.mean_response_tokens
+    mean_default = (
+        sum(length * share for length, share in histogram) / weight if weight else default.mean_response_tokens
+    )
     batch = Batch(
         num_prompts=section.count("num_prompts", default.num_prompts),
-        responses_per_prompt=section.count("responses_per_prompt", 8 if algorithm in GROUP_ALGORITHMS else 1, maximum=65536),
+        responses_per_prompt=section.count(
+            "responses_per_prompt", 8 if algorithm in GROUP_ALGORITHMS else 1, maximum=65536
+        ),
         prompt_tokens=section.count("prompt_tokens", default.prompt_tokens, maximum=2**24),
         mean_response_tokens=section.number("mean_response_tokens", mean_default, minimum=1, maximum=2**24),
         max_response_tokens=section.count("max_response_tokens", longest or default.max_response_tokens, maximum=2**24),
@@ -186,21 +210,41 @@ def read_batch(values: object, algorithm: str, report: Report) -> Batch:
         num_mini_batches=section.count("num_mini_batches", default.num_mini_batches, maximum=65536),
     )
     if batch.mean_response_tokens > batch.max_response_tokens:
-        report.problem(section.at("mean_response_tokens"), f"larger than max_response_tokens ({batch.max_response_tokens})", batch.mean_response_tokens)
+        report.problem(
+            section.at("mean_response_tokens"),
+            f"larger than max_response_tokens ({batch.max_response_tokens})",
+            batch.mean_response_tokens,
+        )
     if longest > batch.max_response_tokens:
-        report.problem(section.at("response_histogram"), f"longer than max_response_tokens ({batch.max_response_tokens})", longest)
+        report.problem(
+            section.at("response_histogram"), f"longer than max_response_tokens ({batch.max_response_tokens})", longest
+        )
     num_sequences = batch.num_prompts * batch.responses_per_prompt
     if batch.num_mini_batches > num_sequences:
-        report.problem(section.at("num_mini_batches"), f"more mini-batches than the {num_sequences} sequences of a step", batch.num_mini_batches, rule="BATCH_SPLIT")
+        report.problem(
+            section.at("num_mini_batches"),
+            f"more mini-batches than the {num_sequences} sequences of a step",
+            batch.num_mini_batches,
+            rule="BATCH_SPLIT",
+        )
     return batch
 
 
 def _histogram(section: Section) -> tuple[tuple[int, float], ...]:
     pairs: list[tuple[int, float]] = []
     for number, entry in enumerate(section.listing("response_histogram")):
-        ok = isinstance(entry, list) and len(entry) == 2 and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in entry)
+        ok = (
+            isinstance(entry, list)
+            and len(entry) == 2
+            and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in entry)
+        )
         if not ok or not 1 <= entry[0] <= 2**24 or not 0 < entry[1] < 1e12:  # type: ignore[index]
-            section.report.problem(f"{section.at('response_histogram')}[{number}]", "not a (length, weight) pair", entry, "[tokens from 1, weight above 0]")
+            section.report.problem(
+                f"{section.at('response_histogram')}[{number}]",
+                "not a (length, weight) pair",
+                entry,
+                "[tokens from 1, weight above 0]",
+            )
             continue
         pairs.append((int(entry[0]), float(entry[1])))  # type: ignore[index]
     return tuple(pairs)
@@ -225,8 +269,12 @@ def read_optimizer(values: object, report: Report) -> OptimizerSettings:
     default = OptimizerSettings()
     return OptimizerSettings(
         solver=section.text("solver", default.solver, choices=SOLVERS),
-        max_search_seconds=section.number("max_search_seconds", default.max_search_seconds, minimum=0.01, maximum=86400),
-        memory_safety_margin=section.number("memory_safety_margin", default.memory_safety_margin, minimum=0, maximum=0.9),
+        max_search_seconds=section.number(
+            "max_search_seconds", default.max_search_seconds, minimum=0.01, maximum=86400
+        ),
+        memory_safety_margin=section.number(
+            "memory_safety_margin", default.memory_safety_margin, minimum=0, maximum=0.9
+        ),
         seed=section.count("seed", default.seed, minimum=0, maximum=2**32 - 1),
         budget=section.count("budget", None, maximum=10**9) if section.has("budget") else None,
         objective=section.text("objective", default.objective, choices=OBJECTIVES),
@@ -255,11 +303,23 @@ def check_dtypes(device_types: tuple[object, ...], precision: Precision, report:
     """Warn about devices that cannot compute in the job's dtype; the search will not use them for it."""
     from hetrl.spec.devices import DeviceType
 
-    unable = [device.name for device in device_types if isinstance(device, DeviceType) and not device.supports(precision.dtype)]
+    unable = [
+        device.name
+        for device in device_types
+        if isinstance(device, DeviceType) and not device.supports(precision.dtype)
+    ]
     if unable and len(unable) == len(device_types):
-        report.problem("precision.dtype", f"no device of the fleet computes in {precision.dtype}", precision.dtype, "another dtype or other devices", rule="DTYPE_SUPPORT")
+        report.problem(
+            "precision.dtype",
+            f"no device of the fleet computes in {precision.dtype}",
+            precision.dtype,
+            "another dtype or other devices",
+            rule="DTYPE_SUPPORT",
+        )
     elif unable:
-        report.warnings.append(f"precision.dtype: {', '.join(unable)} cannot compute in {precision.dtype} and will not train or score")
+        report.warnings.append(
+            f"precision.dtype: {', '.join(unable)} cannot compute in {precision.dtype} and will not train or score"
+        )
 
 
 __all__ = ["Problem", "SpecError", "job_from_values", "load_job"]

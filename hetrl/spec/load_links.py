@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hetrl.spec.section import Report, Section
 from hetrl.spec.topology import LEVELS, Link, Node
+from hetrl.spec.yaml_text import read_text
 from hetrl.units import parse_bandwidth, parse_seconds
 
-LINK_KEYS = ("links", "link_matrix", "network", "rack_uplink")
+LINK_KEYS = ("links", "link_matrix", "links_file", "network", "rack_uplink")
+LINK_FILE_COLUMNS = ("from", "to", "bytes_per_second", "latency_seconds")
 Links = dict[tuple[int, int], Link]
 
 
-def read_links(section: Section, nodes: tuple[Node, ...], report: Report) -> tuple[list[Node], Links, dict[str, Link]]:
-    """Return the nodes (with rack uplinks), the links that were given and the link of each network level."""
+def read_links(
+    section: Section, nodes: tuple[Node, ...], report: Report, base: Path | None = None
+) -> tuple[list[Node], Links, dict[str, Link]]:
+    """Return the nodes (with rack uplinks), the links that were given and the link of each network level.
+
+    Where several forms give the same link, a single entry of ``links`` wins over the file, the file over the matrix.
+    """
     index = {node.id: number for number, node in enumerate(nodes)}
     links: Links = {}
     read_matrix(section, nodes, links, report)
+    read_links_file(section, index, links, report, base)
     for number, entry in enumerate(section.listing("links")):
         read_link(entry, f"{section.path}.links[{number}]", index, links, report)
     levels = read_levels(section, report)
     uplink = section.quantity("rack_uplink", parse_bandwidth, None)
-    changed = [replace(node, uplink_bytes_per_second=uplink) if uplink and node.uplink_bytes_per_second is None else node for node in nodes]
+    changed = [
+        replace(node, uplink_bytes_per_second=uplink) if uplink and node.uplink_bytes_per_second is None else node
+        for node in nodes
+    ]
     return changed, links, levels
 
 
@@ -69,9 +84,54 @@ def read_matrix(section: Section, nodes: tuple[Node, ...], links: Links, report:
             bandwidth = report.attempt(lambda: parse_bandwidth(bandwidths[i][j], where), None)  # type: ignore[arg-type]  # noqa: B023
             latency = 30e-6
             if latencies is not None:
-                latency = report.attempt(lambda: parse_seconds(latencies[i][j], f"{matrix.path}.latency[{i}][{j}]"), 30e-6)  # type: ignore[arg-type]  # noqa: B023
+                latency = report.attempt(
+                    lambda: parse_seconds(latencies[i][j], f"{matrix.path}.latency[{i}][{j}]"), 30e-6
+                )  # type: ignore[arg-type]  # noqa: B023
             if bandwidth is not None:
                 links[(i, j)] = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind="given")
+
+
+def read_links_file(
+    section: Section, index: Mapping[str, int], links: Links, report: Report, base: Path | None
+) -> None:
+    """Read ``links_file``: a measured CSV table with the columns of `LINK_FILE_COLUMNS`, one direction a row."""
+    if not section.has("links_file"):
+        return
+    where = section.at("links_file")
+    name = Path(section.text("links_file"))
+    file = name if name.is_absolute() or base is None or name.exists() else base / name
+    text = report.attempt(lambda: read_text(file, "links file"), "")
+    rows = csv.DictReader(io.StringIO(text))
+    if text and tuple(rows.fieldnames or ()) != LINK_FILE_COLUMNS:
+        report.problem(where, "wrong columns", ", ".join(map(str, rows.fieldnames or ())), ", ".join(LINK_FILE_COLUMNS))
+        return
+    try:
+        for number, row in enumerate(rows, start=2):
+            line = f"{where} line {number}"
+            ends = [row["from"], row["to"]]
+            unknown = [end for end in ends if end not in index]
+            if unknown or ends[0] == ends[1]:
+                report.problem(
+                    line, "a link has two different nodes of the fleet as ends", ends, ", ".join(list(index)[:12])
+                )
+                continue
+            figures = [_figure(row[column]) for column in LINK_FILE_COLUMNS[2:]]
+            link = report.attempt(
+                lambda: Link(bytes_per_second=figures[0], latency_seconds=figures[1], kind="measured"), None
+            )  # noqa: B023
+            if link is not None:
+                links[(index[ends[0]], index[ends[1]])] = link
+    except csv.Error as error:
+        report.problem(where, "not a CSV table", str(error))
+
+
+def _figure(text: str | None) -> float:
+    """Return a finite number, -1 (which no link accepts) for anything else."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return -1.0
+    return value if math.isfinite(value) else -1.0
 
 
 def _square(section: Section, key: str, size: int, report: Report) -> list[list[object]] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from hetrl.spec.devices import DTYPE_BYTES
 
@@ -136,6 +137,25 @@ class Model:
     def kv_bytes_per_token_bf16(self) -> int:
         """Cached bytes per token over all layers at two bytes per element, without windows and tensor parallelism."""
         return sum(layer.kv_elements_per_token for layer in self.layers) * 2
+
+    @cached_property
+    def parameters_before(self) -> tuple[int, ...]:
+        """Parameters of all layers before layer i, for i = 0..num_layers."""
+        return tuple(accumulate((layer.num_parameters for layer in self.layers), initial=0))
+
+    @cached_property
+    def widest_layer(self) -> Layer:
+        """The layer with the widest MLP for one token."""
+        return max(
+            self.layers, key=lambda each: each.intermediate_size + each.experts_per_token * each.moe_intermediate_size
+        )
+
+    @cached_property
+    def layer_kinds(self) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+        """Distinct layers, and for every layer the index of its kind."""
+        kinds = tuple(dict.fromkeys(self.layers))
+        number = {layer: index for index, layer in enumerate(kinds)}
+        return kinds, tuple(number[layer] for layer in self.layers)
 
     @property
     def weight_bytes(self) -> int:

@@ -76,25 +76,46 @@ def find_model(
     known = _names().get(name.casefold())
     if known is not None:
         entry = catalog.read("models.yaml")[known]
-        return model_from_config(entry["config"], name=name, head=head or entry.get("head", "lm"), path=path, source=entry["source"])
+        return model_from_config(
+            entry["config"], name=name, head=head or entry.get("head", "lm"), path=path, source=entry["source"]
+        )
     file = _local_config(name, base)
     if file is not None:
-        return model_from_config(_read_config(file, path), name=name, head=head or "lm", path=path, source=str(file.name))
+        return model_from_config(
+            _read_config(file, path), name=name, head=head or "lm", path=path, source=str(file.name)
+        )
     if allow_hub and _HUB_ID.fullmatch(name):
-        return model_from_config(_hub_config(name, path), name=name, head=head or "lm", path=path, source=f"huggingface.co/{name}")
+        return model_from_config(
+            _hub_config(name, path), name=name, head=head or "lm", path=path, source=f"huggingface.co/{name}"
+        )
     hint = did_you_mean(name, (*known_models(), *(entry["hf_id"] for entry in catalog.read("models.yaml").values())))
     valid = f"{hint} " if hint else ""
-    valid += "a name of `hetrl models`, a directory with a config.json" + ("" if allow_hub else ", or a hub id with workflow.allow_hub: true")
+    valid += "a name of `hetrl models`, a directory with a config.json" + (
+        "" if allow_hub else ", or a hub id with workflow.allow_hub: true"
+    )
     raise SpecError(Problem(path=path, message="no such model or directory", found=name, valid=valid, rule="MODEL"))
 
 
 def _inline(reference: Mapping[str, object], path: str, head: str | None, base: Path | None, allow_hub: bool) -> Model:
     unknown = [key for key in reference if key not in ("name", "config", "model", "head")]
     if unknown:
-        raise SpecError([Problem(path=f"{path}.{key}", message="unknown key", found=str(key), valid="name, model, config, head", rule="UNKNOWN_KEY") for key in unknown])
+        raise SpecError(
+            [
+                Problem(
+                    path=f"{path}.{key}",
+                    message="unknown key",
+                    found=str(key),
+                    valid="name, model, config, head",
+                    rule="UNKNOWN_KEY",
+                )
+                for key in unknown
+            ]
+        )
     chosen = reference.get("head") or head
     if chosen is not None and chosen not in ("lm", "scalar"):
-        raise SpecError(Problem(path=f"{path}.head", message="unknown head", found=repr(chosen)[:80], valid="lm, scalar"))
+        raise SpecError(
+            Problem(path=f"{path}.head", message="unknown head", found=repr(chosen)[:80], valid="lm, scalar")
+        )
     config: Any = reference.get("config")
     if config is None:
         return find_model(reference.get("model"), path=f"{path}.model", head=chosen, base=base, allow_hub=allow_hub)  # type: ignore[arg-type]
@@ -129,9 +150,21 @@ def _hub_config(name: str, path: str) -> Mapping[str, object]:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
-        raise SpecError(Problem(path=path, message="the hub needs the package huggingface_hub", found=name, valid="pip install huggingface_hub", rule="MODEL")) from None
+        raise SpecError(
+            Problem(
+                path=path,
+                message="the hub needs the package huggingface_hub",
+                found=name,
+                valid="pip install huggingface_hub",
+                rule="MODEL",
+            )
+        ) from None
     try:
         file = hf_hub_download(repo_id=name, filename="config.json")
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise SpecError(Problem(path=path, message="the hub gave no config.json", found=f"{name}: {type(error).__name__}", rule="MODEL")) from None
+        raise SpecError(
+            Problem(
+                path=path, message="the hub gave no config.json", found=f"{name}: {type(error).__name__}", rule="MODEL"
+            )
+        ) from None
     return _read_config(Path(file), path)

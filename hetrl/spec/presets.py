@@ -30,7 +30,12 @@ SYNTHETIC_TYPES = ("H100", "A100-80GB", "L40S", "L4")
 
 def benchmark_names() -> tuple[str, ...]:
     """Return the names of all benchmark instances."""
-    guide = [f"{fleet}/{model}/{algorithm}" for fleet in ("guideA", "guideB", "guideC") for model in GUIDE_MODELS for algorithm in GUIDE_ALGORITHMS]
+    guide = [
+        f"{fleet}/{model}/{algorithm}"
+        for fleet in ("guideA", "guideB", "guideC")
+        for model in GUIDE_MODELS
+        for algorithm in GUIDE_ALGORITHMS
+    ]
     paper = [f"{fleet}/{algorithm}" for fleet in PAPER_FLEETS for algorithm in PAPER_ALGORITHMS]
     return ("guide20", *guide, *paper, *SYNTHETIC_NODES)
 
@@ -49,7 +54,14 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
     20
     """
     if name not in benchmark_names():
-        raise SpecError(Problem(path="benchmark", message="unknown instance", found=name, valid=did_you_mean(name, benchmark_names()) or ", ".join(benchmark_names())))
+        raise SpecError(
+            Problem(
+                path="benchmark",
+                message="unknown instance",
+                found=name,
+                valid=did_you_mean(name, benchmark_names()) or ", ".join(benchmark_names()),
+            )
+        )
     fleet, *rest = name.split("/")
     if fleet == "guide20":
         values = {"workflow": ppo("meta-llama/Meta-Llama-3-70B-Instruct", "meta-llama/Meta-Llama-3-8B", "sfairXC/FsfairX-LLaMA3-RM-v0.1"),
@@ -65,7 +77,13 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
 
 def ppo(actor: str, critic: str, reward: str) -> dict[str, object]:
     """Return the workflow section of a PPO job whose reference is the actor's model."""
-    return {"algorithm": "PPO", "actor_model": actor, "critic_model": critic, "reward_model": reward, "reference_model": actor}
+    return {
+        "algorithm": "PPO",
+        "actor_model": actor,
+        "critic_model": critic,
+        "reward_model": reward,
+        "reference_model": actor,
+    }
 
 
 def guide_workflow(model: str, algorithm: str) -> dict[str, object]:
@@ -96,7 +114,10 @@ def paper_job(fleet: str, algorithm: str) -> dict[str, object]:
     """Return a job of the paper's 64 devices: Qwen3-8B in every role, 1,024 tokens in, at most 1,024 out."""
     kinds = ["A100-40GB"] * 3 + ["L40S"] * 3 + ["L4"] * 2
     links = {"A100-40GB": "NVLink-600G", "L40S": "PCIe-Gen4", "L4": "PCIe-Gen4"}
-    nodes = [_node(f"node-{number}", 8, kind, links[kind], region=f"region-{number}" if fleet != "paper64_lan" else None) for number, kind in enumerate(kinds)]
+    nodes = [
+        _node(f"node-{number}", 8, kind, links[kind], region=f"region-{number}" if fleet != "paper64_lan" else None)
+        for number, kind in enumerate(kinds)
+    ]
     topology: dict[str, object] = {"nodes": nodes}
     if fleet == "paper64_lan":
         topology["network"] = {"zone": {"bandwidth": "100Gbps", "latency": "50us"}}
@@ -109,9 +130,19 @@ def paper_job(fleet: str, algorithm: str) -> dict[str, object]:
         ]  # fmt: skip
     workflow: dict[str, object] = ppo("Qwen3-8B", "Qwen3-8B", "Qwen3-8B")
     if algorithm == "GRPO":
-        workflow = {"algorithm": "GRPO", "actor_model": "Qwen3-8B", "reward_model": "Qwen3-8B", "reference_model": "Qwen3-8B"}
+        workflow = {
+            "algorithm": "GRPO",
+            "actor_model": "Qwen3-8B",
+            "reward_model": "Qwen3-8B",
+            "reference_model": "Qwen3-8B",
+        }
     responses = 8 if algorithm == "GRPO" else 1
-    batch = {"num_prompts": 1024 // responses, "responses_per_prompt": responses, "prompt_tokens": 1024, "max_response_tokens": 1024}
+    batch = {
+        "num_prompts": 1024 // responses,
+        "responses_per_prompt": responses,
+        "prompt_tokens": 1024,
+        "max_response_tokens": 1024,
+    }
     return {"workflow": workflow, "cluster_topology": topology, "batch": batch}
 
 
@@ -119,7 +150,14 @@ def synthetic_job(fleet: str) -> dict[str, object]:
     """Return a large generated fleet: racks of eight nodes with a shared uplink, four device types in turn."""
     links = {"H100": "NVLink-900G", "A100-80GB": "NVLink-600G", "L40S": "PCIe-Gen4", "L4": "PCIe-Gen4"}
     nodes = [
-        _node(f"node-{number:03d}", 8, SYNTHETIC_TYPES[number % 4], links[SYNTHETIC_TYPES[number % 4]], rack=f"rack-{number // 8:02d}", network="400Gbps")
+        _node(
+            f"node-{number:03d}",
+            8,
+            SYNTHETIC_TYPES[number % 4],
+            links[SYNTHETIC_TYPES[number % 4]],
+            rack=f"rack-{number // 8:02d}",
+            network="400Gbps",
+        )
         for number in range(SYNTHETIC_NODES[fleet])
     ]
     network = {"rack": {"bandwidth": "400Gbps", "latency": "20us"}, "zone": {"bandwidth": "100Gbps", "latency": "60us"}}

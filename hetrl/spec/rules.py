@@ -64,21 +64,30 @@ def valid_tensor_degrees(
     )
 
 
-def _degree_violations(model: Model, degree: int, kv_replication: bool, quantized: bool, expert_parallel: bool) -> list[tuple[str, str]]:
+def _degree_violations(
+    model: Model, degree: int, kv_replication: bool, quantized: bool, expert_parallel: bool
+) -> list[tuple[str, str]]:
     """Return (rule, message) of each rule that forbids the degree."""
     broken: list[tuple[str, str]] = []
     if model.num_heads % degree:
         broken.append(("TP_HEADS", f"{model.num_heads} attention heads cannot be divided by {degree}"))
     for kv_heads in model.kv_head_counts:
         if not kv_heads_allow(kv_heads, degree, kv_replication=kv_replication):
-            broken.append(("TP_KV_HEADS", f"{kv_heads} key/value heads can neither be divided by {degree} nor repeated evenly"))
+            broken.append(
+                ("TP_KV_HEADS", f"{kv_heads} key/value heads can neither be divided by {degree} nor repeated evenly")
+            )
     for name, width in split_widths(model):
         if expert_parallel and name == "moe_intermediate_size":
             continue
         if width % degree:
             broken.append(("TP_INTERMEDIATE", f"{name} {width} cannot be divided by {degree}"))
         elif quantized and degree > 1 and model.quantization_block and (width // degree) % model.quantization_block:
-            broken.append(("QUANT_BLOCK", f"{name} {width} / {degree} = {width // degree} is not a multiple of the quantisation block {model.quantization_block}"))
+            broken.append(
+                (
+                    "QUANT_BLOCK",
+                    f"{name} {width} / {degree} = {width // degree} is not a multiple of the quantisation block {model.quantization_block}",
+                )
+            )
     return broken
 
 
@@ -103,9 +112,16 @@ def tensor_parallel_problems(
     broken = _degree_violations(model, degree, kv_replication, quantized, expert_parallel)
     if not broken:
         return []
-    usable = valid_tensor_degrees(model, num_devices, kv_replication=kv_replication, quantized=quantized, expert_parallel=expert_parallel)
-    valid = "tensor degree " + ", ".join(map(str, usable)) + alternatives(model, degree, usable, quantized, expert_parallel)
-    return [Problem(path=path, message=f"{model.name}: {message}", found=str(degree), rule=rule, valid=valid) for rule, message in broken]
+    usable = valid_tensor_degrees(
+        model, num_devices, kv_replication=kv_replication, quantized=quantized, expert_parallel=expert_parallel
+    )
+    valid = (
+        "tensor degree " + ", ".join(map(str, usable)) + alternatives(model, degree, usable, quantized, expert_parallel)
+    )
+    return [
+        Problem(path=path, message=f"{model.name}: {message}", found=str(degree), rule=rule, valid=valid)
+        for rule, message in broken
+    ]
 
 
 def alternatives(model: Model, degree: int, usable: Sequence[int], quantized: bool, expert_parallel: bool) -> str:
@@ -124,7 +140,9 @@ def alternatives(model: Model, degree: int, usable: Sequence[int], quantized: bo
     return "; or " + ", or ".join(words) if words else ""
 
 
-def padded_vocab(vocab_size: int, tensor_parallel: int, *, total_multiple: int = VOCAB_MULTIPLE, rows_multiple: int = 1) -> int:
+def padded_vocab(
+    vocab_size: int, tensor_parallel: int, *, total_multiple: int = VOCAB_MULTIPLE, rows_multiple: int = 1
+) -> int:
     """Return the padded vocabulary: a multiple of ``total_multiple`` with whole, equal shares per rank.
 
     Parameters
@@ -143,9 +161,14 @@ def padded_vocab(vocab_size: int, tensor_parallel: int, *, total_multiple: int =
     return -(-vocab_size // step) * step
 
 
-def vocab_rows_per_rank(vocab_size: int, tensor_parallel: int, *, total_multiple: int = VOCAB_MULTIPLE, rows_multiple: int = 1) -> int:
+def vocab_rows_per_rank(
+    vocab_size: int, tensor_parallel: int, *, total_multiple: int = VOCAB_MULTIPLE, rows_multiple: int = 1
+) -> int:
     """Return the rows of embedding and head on each rank, padding included."""
-    return padded_vocab(vocab_size, tensor_parallel, total_multiple=total_multiple, rows_multiple=rows_multiple) // tensor_parallel
+    return (
+        padded_vocab(vocab_size, tensor_parallel, total_multiple=total_multiple, rows_multiple=rows_multiple)
+        // tensor_parallel
+    )
 
 
 def split_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
@@ -166,7 +189,12 @@ def _describe(stages: Sequence[int]) -> str:
 
 
 def pipeline_problems(
-    num_layers: int, layers_per_stage: Sequence[int] = (), *, num_stages: int = 0, even: bool = False, path: str = "pipeline"
+    num_layers: int,
+    layers_per_stage: Sequence[int] = (),
+    *,
+    num_stages: int = 0,
+    even: bool = False,
+    path: str = "pipeline",
 ) -> list[Problem]:
     """Check a layer split, or a number of stages.
 
@@ -183,21 +211,61 @@ def pipeline_problems(
     if stages < 1:
         return [Problem(path=path, message="at least one stage is needed", found=str(num_stages), rule="PP_SPLIT")]
     if stages > num_layers:
-        return [Problem(path=path, message=f"{stages} stages for {num_layers} layers", found=str(stages), valid=f"at most {num_layers} stages", rule="PP_SPLIT")]
+        return [
+            Problem(
+                path=path,
+                message=f"{stages} stages for {num_layers} layers",
+                found=str(stages),
+                valid=f"at most {num_layers} stages",
+                rule="PP_SPLIT",
+            )
+        ]
     offer = _describe(split_layers(num_layers, stages))
     if layers_per_stage:
         problems = []
         if sum(layers_per_stage) != num_layers:
             sum_text = "+".join(map(str, layers_per_stage)) if stages <= 16 else "the stages' sum"
-            problems.append(Problem(path=path, message=f"{sum_text} = {sum(layers_per_stage)}, but the model has {num_layers} layers", found=_describe(layers_per_stage), valid=offer, rule="PP_SPLIT"))
+            problems.append(
+                Problem(
+                    path=path,
+                    message=f"{sum_text} = {sum(layers_per_stage)}, but the model has {num_layers} layers",
+                    found=_describe(layers_per_stage),
+                    valid=offer,
+                    rule="PP_SPLIT",
+                )
+            )
         if min(layers_per_stage) < 1:
-            problems.append(Problem(path=path, message="a stage without a layer", found=_describe(layers_per_stage), valid=offer, rule="PP_SPLIT"))
+            problems.append(
+                Problem(
+                    path=path,
+                    message="a stage without a layer",
+                    found=_describe(layers_per_stage),
+                    valid=offer,
+                    rule="PP_SPLIT",
+                )
+            )
         if even and len(set(layers_per_stage)) > 1:
-            problems.append(Problem(path=path, message="the runtime needs equal stages", found=_describe(layers_per_stage), valid=_stage_counts(num_layers, stages), rule="PP_SPLIT"))
+            problems.append(
+                Problem(
+                    path=path,
+                    message="the runtime needs equal stages",
+                    found=_describe(layers_per_stage),
+                    valid=_stage_counts(num_layers, stages),
+                    rule="PP_SPLIT",
+                )
+            )
         return problems
     if even and num_layers % stages:
         valid = f"uneven stages {offer}, or {_stage_counts(num_layers, stages)}"
-        return [Problem(path=path, message=f"{num_layers} layers cannot be divided evenly by {stages} stages", found=str(stages), valid=valid, rule="PP_SPLIT")]
+        return [
+            Problem(
+                path=path,
+                message=f"{num_layers} layers cannot be divided evenly by {stages} stages",
+                found=str(stages),
+                valid=valid,
+                rule="PP_SPLIT",
+            )
+        ]
     return []
 
 
@@ -206,7 +274,9 @@ def _stage_counts(num_layers: int, near: int) -> str:
     return "pipeline stages " + ", ".join(map(str, sorted(counts)))
 
 
-def ends_split(num_layers: int, num_stages: int, first: int = 0, last: int = 0) -> tuple[tuple[int, ...], list[Problem]]:
+def ends_split(
+    num_layers: int, num_stages: int, first: int = 0, last: int = 0
+) -> tuple[tuple[int, ...], list[Problem]]:
     """Return the split with given first and last stage and equal ones between, and its problems.
 
     ``first`` or ``last`` of 0 means: as the middle ones.
@@ -217,19 +287,31 @@ def ends_split(num_layers: int, num_stages: int, first: int = 0, last: int = 0) 
     middle = num_stages - bool(first) - bool(last)
     rest = num_layers - first - last
     if middle < 0 or (middle == 0 and rest) or (middle > 0 and (rest < middle or rest % middle)):
-        stages = ((first,) if first else ()) + (max(rest // middle, 0) if middle > 0 else 0,) * max(middle, 0) + ((last,) if last else ())
+        stages = (
+            ((first,) if first else ())
+            + (max(rest // middle, 0) if middle > 0 else 0,) * max(middle, 0)
+            + ((last,) if last else ())
+        )
         if middle == 0:
             stages = tuple(size for size in (first, last) if size)
         message = f"{rest} layers remain for {max(middle, 0)} middle stages, not a whole number each"
         if middle == 0:
             message = f"{'+'.join(map(str, stages))} = {sum(stages)}, but the model has {num_layers} layers"
-        problem = Problem(path="pipeline", message=message, found=f"first {first or 'even'}, last {last or 'even'}", valid=_describe(split_layers(num_layers, max(num_stages, 1))), rule="PP_SPLIT")
+        problem = Problem(
+            path="pipeline",
+            message=message,
+            found=f"first {first or 'even'}, last {last or 'even'}",
+            valid=_describe(split_layers(num_layers, max(num_stages, 1))),
+            rule="PP_SPLIT",
+        )
         return stages, [problem]
     each = rest // middle if middle else 0
     return ((first,) if first else ()) + (each,) * middle + ((last,) if last else ()), []
 
 
-def expert_parallel_problems(model: Model, degree: int, *, group_size: int = 0, supported: bool = True, path: str = "expert_parallel") -> list[Problem]:
+def expert_parallel_problems(
+    model: Model, degree: int, *, group_size: int = 0, supported: bool = True, path: str = "expert_parallel"
+) -> list[Problem]:
     """Check an expert degree: it divides the experts, and the devices of the tensor and data groups it spreads over.
 
     Rules: EP_DENSE, EP_DIVIDES, EP_UNSUPPORTED.
@@ -239,15 +321,47 @@ def expert_parallel_problems(model: Model, degree: int, *, group_size: int = 0, 
         return []
     problems = []
     if degree < 1 or not counts:
-        return [Problem(path=path, message=f"{model.name} has no experts to spread", found=str(degree), valid="1", rule="EP_DENSE")]
+        return [
+            Problem(
+                path=path,
+                message=f"{model.name} has no experts to spread",
+                found=str(degree),
+                valid="1",
+                rule="EP_DENSE",
+            )
+        ]
     if not supported:
-        problems.append(Problem(path=path, message="expert parallelism is not part of this runtime", found=str(degree), valid="1", rule="EP_UNSUPPORTED"))
+        problems.append(
+            Problem(
+                path=path,
+                message="expert parallelism is not part of this runtime",
+                found=str(degree),
+                valid="1",
+                rule="EP_UNSUPPORTED",
+            )
+        )
     for count in counts:
         if count % degree:
-            problems.append(Problem(path=path, message=f"{count} experts cannot be divided by {degree}", found=str(degree), valid=", ".join(map(str, _divisors(count))), rule="EP_DIVIDES"))
+            problems.append(
+                Problem(
+                    path=path,
+                    message=f"{count} experts cannot be divided by {degree}",
+                    found=str(degree),
+                    valid=", ".join(map(str, _divisors(count))),
+                    rule="EP_DIVIDES",
+                )
+            )
     if group_size and group_size % degree:
         valid = ", ".join(str(d) for d in _divisors(group_size) if all(count % d == 0 for count in counts))
-        problems.append(Problem(path=path, message=f"does not divide the {group_size} devices of its stage", found=str(degree), valid=valid, rule="EP_DIVIDES"))
+        problems.append(
+            Problem(
+                path=path,
+                message=f"does not divide the {group_size} devices of its stage",
+                found=str(degree),
+                valid=valid,
+                rule="EP_DIVIDES",
+            )
+        )
     return problems
 
 
@@ -281,17 +395,40 @@ def batch_problems(
     unit = math.lcm(micro_batch_size, group_size) if not uneven else group_size
     shares = num_replicas * per_replica
     if num_sequences < 1 or num_replicas < 1:
-        return [Problem(path=path, message="sequences and replicas are at least 1", found=f"{num_sequences}, {num_replicas}", rule="BATCH_SPLIT")]
+        return [
+            Problem(
+                path=path,
+                message="sequences and replicas are at least 1",
+                found=f"{num_sequences}, {num_replicas}",
+                rule="BATCH_SPLIT",
+            )
+        ]
     if num_sequences % group_size:
-        return [_batch_problem(path, num_sequences, group_size, f"{num_sequences} sequences are not whole groups of {group_size}")]
+        return [
+            _batch_problem(
+                path, num_sequences, group_size, f"{num_sequences} sequences are not whole groups of {group_size}"
+            )
+        ]
     if uneven:
         if num_sequences < shares * unit:
-            return [Problem(path=path, message=f"{num_sequences} sequences give some of {shares} replicas nothing (units of {unit})", found=str(num_sequences), valid=f"at least {shares * unit} sequences, or at most {max(num_sequences // unit, 1)} replicas", rule="BATCH_SPLIT")]
+            return [
+                Problem(
+                    path=path,
+                    message=f"{num_sequences} sequences give some of {shares} replicas nothing (units of {unit})",
+                    found=str(num_sequences),
+                    valid=f"at least {shares * unit} sequences, or at most {max(num_sequences // unit, 1)} replicas",
+                    rule="BATCH_SPLIT",
+                )
+            ]
         return []
     step = shares * unit
     if num_sequences % step:
         parts = f"{shares} equal shares" + (f" of whole units of {unit}" if unit > 1 else "")
-        return [_batch_problem(path, num_sequences, step, f"{num_sequences} sequences cannot be divided into {parts}", shares, unit)]
+        return [
+            _batch_problem(
+                path, num_sequences, step, f"{num_sequences} sequences cannot be divided into {parts}", shares, unit
+            )
+        ]
     return []
 
 

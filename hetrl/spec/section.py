@@ -44,7 +44,9 @@ class Section:
     Every getter takes the default that is used (and recorded as assumed) when the key is absent or null.
     """
 
-    def __init__(self, values: object, path: str, report: Report, keys: Iterable[str], renamed: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, values: object, path: str, report: Report, keys: Iterable[str], renamed: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self.path = path
         self.report = report
         if values is None:
@@ -95,7 +97,9 @@ class Section:
         if choices:
             folded = {choice.casefold(): choice for choice in choices}
             if value.casefold() not in folded:
-                self.report.problem(self.at(key), "not one of the choices", value, did_you_mean(value, choices) or ", ".join(choices))
+                self.report.problem(
+                    self.at(key), "not one of the choices", value, did_you_mean(value, choices) or ", ".join(choices)
+                )
                 return default or choices[0]
             return folded[value.casefold()]
         return value.strip()
@@ -120,7 +124,12 @@ class Section:
         if value is None:
             return self._default(key, default)
         bound = "" if math.isinf(maximum) else f" to {maximum:g}"
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not minimum <= value <= maximum:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or not minimum <= value <= maximum
+        ):
             self.report.problem(self.at(key), "not a valid number", value, f"a number from {minimum:g}{bound}")
             return default
         return float(value)

@@ -138,7 +138,9 @@ class Topology:
             seen.add(node.id)
             if node.num_devices < 1:
                 problems.append(
-                    Problem(path=f"{path}.gpus", message="a node needs at least one device", found=str(node.num_devices))
+                    Problem(
+                        path=f"{path}.gpus", message="a node needs at least one device", found=str(node.num_devices)
+                    )
                 )
             first.append(len(devices))
             devices.extend(
@@ -170,7 +172,7 @@ class Topology:
     def node_link(self, source: int, target: int) -> Link:
         """Link between two nodes (or, for equal arguments, inside one), one direction.
 
-        Between nodes without a given link the slower NIC decides, and the larger latency; a network level that was
+        Nodes of one NVLink domain reach each other as fast as inside a node. Between nodes without a given link the slower NIC decides, and the larger latency; a network level that was
         described replaces the latency and limits the bandwidth.
         """
         if source == target:
@@ -179,6 +181,8 @@ class Topology:
         if given is not None:
             return given
         a, b = self.nodes[source], self.nodes[target]
+        if a.nvlink_domain and a.nvlink_domain == b.nvlink_domain:
+            return min(a.intra_link, b.intra_link, key=lambda link: link.bytes_per_second)
         slower_nic = min(a.nic_bytes_per_second, b.nic_bytes_per_second)
         name = network_level(a, b)
         level = self.levels.get(name)

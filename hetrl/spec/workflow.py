@@ -75,7 +75,11 @@ class Workflow:
             for need in task.needs:
                 if need not in seen:
                     problems.append(
-                        Problem(path=f"workflow.tasks.{task.name}", message="needs a task that does not come before it", found=need)
+                        Problem(
+                            path=f"workflow.tasks.{task.name}",
+                            message="needs a task that does not come before it",
+                            found=need,
+                        )
                     )
             seen.add(task.name)
         if problems:
@@ -124,11 +128,22 @@ def build_workflow(
     problems = []
     needs_critic = algorithm in ("PPO", "multi-reward")
     if algorithm not in ALGORITHMS:
-        raise SpecError(Problem(path="workflow.algorithm", message="unknown algorithm", found=algorithm, valid=", ".join(ALGORITHMS)))
+        raise SpecError(
+            Problem(
+                path="workflow.algorithm", message="unknown algorithm", found=algorithm, valid=", ".join(ALGORITHMS)
+            )
+        )
     if needs_critic and critic is None:
         problems.append(Problem(path="workflow.critic_model", message=f"{algorithm} needs a critic model"))
     if not needs_critic and critic is not None:
-        problems.append(Problem(path="workflow.critic_model", message=f"{algorithm} has no critic", found=critic.name, valid="remove the key"))
+        problems.append(
+            Problem(
+                path="workflow.critic_model",
+                message=f"{algorithm} has no critic",
+                found=critic.name,
+                valid="remove the key",
+            )
+        )
     if algorithm == "DPO" and reference is None:
         problems.append(Problem(path="workflow.reference_model", message="DPO needs a reference model"))
     if algorithm == "multi-reward" and len(rewards) < 2:
@@ -139,7 +154,9 @@ def build_workflow(
     if algorithm == "DPO" and not online:
         assert reference is not None
         score = Task(name="reference_score", kind="score", role="reference", model=reference, sequences_per_prompt=2)
-        train = Task(name="actor_train", kind="train", role="actor", model=actor, sequences_per_prompt=2, needs=(score.name,))
+        train = Task(
+            name="actor_train", kind="train", role="actor", model=actor, sequences_per_prompt=2, needs=(score.name,)
+        )
         return Workflow(algorithm=algorithm, tasks=(score, train), online=False)
 
     sequences = 2 if algorithm == "DPO" else responses_per_prompt
@@ -149,20 +166,52 @@ def build_workflow(
     for number, reward in enumerate(rewards, start=1):
         role = "reward" if number == 1 else f"reward_{number}"
         tasks.append(
-            Task(name=f"{role}_score", kind="score", role=role, model=reward, sequences_per_prompt=num_rewarded, needs=("actor_generate",))
+            Task(
+                name=f"{role}_score",
+                kind="score",
+                role=role,
+                model=reward,
+                sequences_per_prompt=num_rewarded,
+                needs=("actor_generate",),
+            )
         )
     if reference is not None:
         tasks.append(
-            Task(name="reference_score", kind="score", role="reference", model=reference, sequences_per_prompt=sequences, needs=("actor_generate",))
+            Task(
+                name="reference_score",
+                kind="score",
+                role="reference",
+                model=reference,
+                sequences_per_prompt=sequences,
+                needs=("actor_generate",),
+            )
         )
     if needs_critic:
         assert critic is not None
         tasks.append(
-            Task(name="critic_score", kind="score", role="critic", model=critic, sequences_per_prompt=sequences, needs=("actor_generate",))
+            Task(
+                name="critic_score",
+                kind="score",
+                role="critic",
+                model=critic,
+                sequences_per_prompt=sequences,
+                needs=("actor_generate",),
+            )
         )
     inputs = tuple(task.name for task in tasks)
-    tasks.append(Task(name="actor_train", kind="train", role="actor", model=actor, sequences_per_prompt=sequences, needs=inputs))
+    tasks.append(
+        Task(name="actor_train", kind="train", role="actor", model=actor, sequences_per_prompt=sequences, needs=inputs)
+    )
     if needs_critic:
         assert critic is not None
-        tasks.append(Task(name="critic_train", kind="train", role="critic", model=critic, sequences_per_prompt=sequences, needs=inputs))
+        tasks.append(
+            Task(
+                name="critic_train",
+                kind="train",
+                role="critic",
+                model=critic,
+                sequences_per_prompt=sequences,
+                needs=inputs,
+            )
+        )
     return Workflow(algorithm=algorithm, tasks=tuple(tasks), group_normalised=algorithm in ("GRPO", "RLOO"))

@@ -32,7 +32,9 @@ def read_text(path: Path, what: str = "file", max_bytes: int = MAX_BYTES) -> str
             raise _fail(f"no such {what}", source=str(path))
         size = path.stat().st_size
         if size > max_bytes:
-            raise _fail(f"{what} too large", source=str(path), found=f"{size} bytes", valid=f"at most {max_bytes} bytes")
+            raise _fail(
+                f"{what} too large", source=str(path), found=f"{size} bytes", valid=f"at most {max_bytes} bytes"
+            )
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _fail(f"{what} is not UTF-8 text", source=str(path), found=error.reason) from None
