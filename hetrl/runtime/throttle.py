@@ -62,9 +62,7 @@ class Throttle:
         if not 0 < duty <= 1:
             raise SpecError(Problem(path="throttle", message="not a duty", found=str(duty), valid="0 < duty <= 1"))
         if method not in METHODS:
-            raise SpecError(
-                Problem(path="throttle", message="unknown method", found=method, valid=", ".join(METHODS))
-            )
+            raise SpecError(Problem(path="throttle", message="unknown method", found=method, valid=", ".join(METHODS)))
         self.method = "none"
         self._group: _Cgroup | None = None
         self._cycler: subprocess.Popen[bytes] | None = None
@@ -231,7 +229,9 @@ def _run_command(command: Sequence[str], duty: float, core: int | None, method: 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; see the module's text."""
-    parser = argparse.ArgumentParser(prog="python -m hetrl.runtime.throttle", description="Slow a command or processes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hetrl.runtime.throttle", description="Slow a command or processes."
+    )
     parser.add_argument("--duty", type=float, required=True, help="fraction of one core, e.g. 0.5")
     parser.add_argument("--core", type=int, help="run the command on this core only")
     parser.add_argument("--method", choices=METHODS, default="auto")

@@ -60,9 +60,7 @@ def states(session: int) -> set[str]:
 
 
 @pytest.mark.parametrize("method", ["auto", "signal"])
-def test_processes_get_at_most_their_duty_and_are_freed_again(
-    burner: subprocess.Popen[bytes], method: str
-) -> None:
+def test_processes_get_at_most_their_duty_and_are_freed_again(burner: subprocess.Popen[bytes], method: str) -> None:
     with Throttle(0.3, [burner.pid], method) as throttle:
         assert throttle.method != "none"
         assert 0 < core_share(burner.pid) < 0.4

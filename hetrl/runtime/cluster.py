@@ -1,0 +1,234 @@
+"""A Ray cluster to run on: the user's, joined by address, or one of our own on this machine.
+
+Our own listens on the loopback interface only, lives in a temporary folder, and leaves nothing behind. It has one
+logical node per node of the plan, as far as this machine really has the devices: CPU devices; accelerators need a
+Ray cluster that the user started with ``--resources='{"hetrl_device:<type>": <count>}'``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetrl.errors import RunError
+from hetrl.runtime.placement import RESOURCE_PREFIX, NodeNeed, check_feasible
+from hetrl.runtime.worker import ENVIRONMENT
+from hetrl.spec.topology import Topology
+
+READY_TIMEOUT_SECONDS = 120.0
+_OBJECT_STORE_BYTES = 128 * 1024**2
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+class RayCluster:
+    """A connection to Ray with one placement group that holds the plan's devices.
+
+    Use :func:`join` or :func:`start`.
+    """
+
+    def __init__(self, needs: Sequence[NodeNeed], own: Any = None, folder: Path | None = None) -> None:
+        self._needs = tuple(needs)
+        self._own = own
+        self._folder = folder
+        self._group: Any = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this cluster was started by us, on loopback."""
+        return self._own is not None
+
+    def reserve(self) -> None:
+        """Check that the devices exist, then take them.
+
+        Raises
+        ------
+        SpecError
+            If Ray does not have them at all.
+        RunError
+            If they exist but stay busy.
+        """
+        import ray
+        from ray.util.placement_group import placement_group
+
+        check_feasible(self._needs, offers_of_ray(ray.nodes()))
+        self._group = placement_group([need.bundle for need in self._needs], strategy="STRICT_SPREAD")
+        if not self._group.wait(READY_TIMEOUT_SECONDS):
+            raise RunError(
+                f"Ray did not free the plan's devices within {READY_TIMEOUT_SECONDS:.0f} s; are others using them?"
+            )
+
+    def hosts(self) -> list[str]:
+        """Address of the host of every bundle."""
+        import ray
+        from ray.util.placement_group import placement_group_table
+
+        nodes = placement_group_table(self._group)["bundles_to_node_id"]
+        address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        return [address[nodes[bundle]] for bundle in range(len(self._needs))]
+
+    def actor(self, kind: type, bundle: int, name: str, *arguments: Any, **keywords: Any) -> Any:
+        """Start a worker in a bundle; returns the Ray actor's handle."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        environment = dict(ENVIRONMENT)
+        if self.is_own:
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
+        return (
+            ray.remote(kind)
+            .options(
+                num_cpus=0,
+                max_restarts=0,
+                runtime_env={"env_vars": environment},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
+            )
+            .remote(*arguments, **keywords)
+        )
+
+    def save_logs(self, target: Path) -> None:
+        """Copy the workers' output of our own cluster to ``target``."""
+        if self._folder is None:
+            return
+        for log in self._folder.glob("ray/session_2*/logs/worker-*"):
+            if log.stat().st_size:
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy(log, target / log.name)
+
+    def close(self) -> None:
+        """Give the devices back, disconnect, and end what we started."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        if ray.is_initialized():
+            if self._group is not None:
+                with contextlib.suppress(ray.exceptions.RayError):  # the cluster may be gone already
+                    remove_placement_group(self._group)
+            ray.shutdown()
+        if self._own is not None:
+            with _environment({"RAY_TMPDIR": str(self._folder)}):
+                self._own.shutdown()
+            self._own = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def join(address: str, needs: Sequence[NodeNeed]) -> RayCluster:
+    """Connect to a running Ray.
+
+    Raises
+    ------
+    RunError
+        If nothing answers there.
+    """
+    import ray
+
+    with _environment(_QUIET):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise RunError(f"no Ray answers at {address}: {error}") from error
+    return RayCluster(needs)
+
+
+def start(needs: Sequence[NodeNeed], topology: Topology) -> RayCluster:
+    """Start a Ray of our own on this machine.
+
+    Raises
+    ------
+    SpecError
+        If this machine does not have the plan's devices; nothing is started then.
+    """
+    check_feasible(needs, offers_of_this_machine(needs, topology))
+    import ray
+    from ray.cluster_utils import Cluster
+
+    folder = Path(tempfile.mkdtemp(prefix="hetrl-ray-", dir="/tmp"))  # Unix sockets need a short path
+    cluster: Any = None
+    try:
+        with _environment({**_QUIET, "RAY_TMPDIR": str(folder)}), _loopback():
+            for need in needs:
+                options: dict[str, Any] = {
+                    "num_cpus": 1,
+                    "num_gpus": 0,
+                    "resources": need.bundle,
+                    "object_store_memory": _OBJECT_STORE_BYTES,
+                    "node_ip_address": "127.0.0.1",
+                    "include_dashboard": False,
+                }
+                if cluster is None:
+                    (folder / "ray").mkdir()
+                    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_log_monitor": False})
+                else:
+                    cluster.add_node(**options)
+            ray.init(
+                address=cluster.address,
+                _node_ip_address="127.0.0.1",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except BaseException:
+        if cluster is not None:
+            with _environment({"RAY_TMPDIR": str(folder)}):
+                cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return RayCluster(needs, own=cluster, folder=folder)
+
+
+def offers_of_ray(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+    """Devices per living node, from ``ray.nodes()``."""
+    return [
+        {
+            name.removeprefix(RESOURCE_PREFIX): int(count)
+            for name, count in node["Resources"].items()
+            if name.startswith(RESOURCE_PREFIX)
+        }
+        for node in nodes
+        if node["Alive"]
+    ]
+
+
+def offers_of_this_machine(needs: Sequence[NodeNeed], topology: Topology) -> list[dict[str, int]]:
+    """What a cluster of our own can offer: the plan's CPU devices."""
+    return [
+        {need.device_type: len(need.devices)} for need in needs if topology.nodes[need.node].device_type.vendor == "cpu"
+    ]
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """Keep Ray from replacing 127.0.0.1 by an address that others can reach; it has a switch for that, set on import."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
