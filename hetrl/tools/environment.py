@@ -76,7 +76,7 @@ _PROOF = {
     "sklearn": "import sklearn.linear_model",
     "tensorboard": "import tensorboard.summary",
     "torch": "import torch; torch.ones(2) @ torch.ones(2)",
-    "transformers": "from transformers import AutoModelForCausalLM",
+    "transformers": "from transformers import LlamaForCausalLM",
     "vllm": "from vllm import LLM",
 }
 _DISTRIBUTION = {"yaml": "PyYAML", "pulp": "PuLP", "sklearn": "scikit-learn"}
