@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hetrl.cost.estimate import Estimate, TaskEstimate
 from hetrl.cost.generation import Generation, replica_generation
 from hetrl.cost.model import CostModel
-from hetrl.cost.residency import MemoryUse, plan_memory
+from hetrl.cost.residency import MemoryUse, plan_memory, task_memory
 from hetrl.cost.schedule import Activity, Schedule, asynchronous_period, best_schedule
 from hetrl.cost.scoring import replica_scoring_seconds
 from hetrl.cost.stages import ReplicaClass, replica_class
@@ -77,7 +77,7 @@ def evaluate(job: Job, plan: Plan, costs: UnitCosts) -> Estimate:
 def task_estimate(job: Job, task: Task, plan: TaskPlan, costs: UnitCosts, kv_tokens: tuple[float, ...]) -> TaskEstimate:
     """Seconds of one task with its placement; ``kv_tokens`` per replica for generation."""
     topology, batch = job.topology, job.batch
-    switch = switch_seconds(job, task, plan)
+    switch = switch_seconds(job, task, plan, task_memory(job, task, plan))
     details: dict[str, float] = {}
     communication = 0.0
     if task.kind == "train":

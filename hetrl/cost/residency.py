@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hetrl.cost.generation import in_flight_tokens
 from hetrl.plan.plan import Group, Plan, TaskPlan
@@ -28,7 +29,7 @@ SYNC_INTERVAL = "weight_sync"
 PREFILL_ACTIVATION_TOKENS = 8192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankMemory:
     """Bytes of one task on one device: named terms while it runs, while weights are synced, and while it is idle."""
 
@@ -37,7 +38,17 @@ class RankMemory:
     idle: Mapping[str, float]
     host: float
 
-    @property
+    @cached_property
+    def active_bytes(self) -> float:
+        """All active terms."""
+        return sum(self.active.values())
+
+    @cached_property
+    def sync_bytes(self) -> float:
+        """All terms of the weight sync."""
+        return sum(self.sync.values())
+
+    @cached_property
     def idle_bytes(self) -> float:
         """All idle terms."""
         return sum(self.idle.values())

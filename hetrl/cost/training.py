@@ -186,10 +186,16 @@ def training_seconds(costs: UnitCosts, topology: Topology, batch: Batch, task: T
         if key not in known:
             known[key] = replica_training(costs, topology, batch, task, plan, replica)
     replicas = tuple(known[replica_class(topology, replica)] for replica in plan.replicas)
-    micro_batches = max(replica.num_micro_batches for replica in replicas)
+    return compose_training(costs, topology, batch, task, plan, replicas)
+
+
+def compose_training(
+    costs: UnitCosts, topology: Topology, batch: Batch, task: Task, plan: TaskPlan, replicas: tuple[ReplicaTraining, ...]
+) -> TrainingSeconds:
+    """Add the gradient reduce and the optimizer step to the replicas' pipelines."""
     return TrainingSeconds(
         replicas=replicas,
         num_updates=batch.num_epochs * batch.num_mini_batches,
-        reduce_seconds=reduce_seconds(costs, topology, task, plan, micro_batches),
+        reduce_seconds=reduce_seconds(costs, topology, task, plan, max(each.num_micro_batches for each in replicas)),
         optimizer_seconds=optimizer_seconds(costs, topology, task, plan),
     )

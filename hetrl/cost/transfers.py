@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hetrl.cost.model import CostModel
-from hetrl.cost.residency import task_memory
+from hetrl.cost.residency import RankMemory
 from hetrl.plan.plan import TaskPlan
 from hetrl.spec.devices import DTYPE_BYTES
 from hetrl.spec.job import Job
@@ -92,19 +93,25 @@ def weight_sync(job: Job, model: CostModel, source: Task, source_plan: TaskPlan,
     return Transfer(kind="weights", source=source.name, target=target.name, num_bytes=float(sum(received.values())), seconds=seconds)
 
 
-def switch_seconds(job: Job, task: Task, plan: TaskPlan) -> float:
-    """Seconds of moving a task's state between host and device around its interval, the slowest device deciding."""
+def switch_seconds(job: Job, task: Task, plan: TaskPlan, memory: Mapping[int, RankMemory]) -> float:
+    """Seconds of moving a task's state between host and device around its interval, the slowest device deciding.
+
+    Training state is written back to the host and fetched again; frozen weights are only fetched, since the host
+    keeps its copy.
+    """
+    residency = plan.residency
+    if residency.weights_when_idle != "host" and residency.optimizer_states != "host_when_idle":
+        return 0.0
     worst = 0.0
-    memory = task_memory(job, task, plan)
     for device, rank in memory.items():
         host_link = job.topology.nodes[job.topology.devices[device].node].host_link_bytes_per_second
         moved = 0.0
         if task.kind == "train":
-            if plan.residency.optimizer_states == "host_when_idle":
+            if residency.optimizer_states == "host_when_idle":
                 moved += 2 * rank.active["optimizer"]
-            if plan.residency.weights_when_idle == "host":
+            if residency.weights_when_idle == "host":
                 moved += 2 * rank.sync["weights"]
-        elif plan.residency.weights_when_idle == "host":
+        else:
             moved += rank.active["weights"]
         worst = max(worst, moved / host_link)
     return worst

@@ -54,27 +54,21 @@ class UnitCosts:
         self.model = model
         self.precision = precision
         self.bytes_per_element = DTYPE_BYTES[precision.dtype]
-        self._kinds: dict[str, tuple[tuple[Layer, ...], tuple[int, ...]]] = {}
         self._layer: dict[tuple[str, str, int, int, int, float], float] = {}
         self._head: dict[tuple[str, str, int, float], float] = {}
         self._decode: dict[tuple[str, str, int, int], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._decode_head: dict[tuple[str, str, int], NDArray[np.float64]] = {}
         self._stage: dict[tuple[str, str, int, int, int, int, float, bool], float] = {}
 
     def layer_kinds(self, model: Model) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
         """Distinct layers of a model, and for every layer the index of its kind."""
-        if model.name not in self._kinds:
-            kinds: list[Layer] = []
-            index = []
-            for layer in model.layers:
-                if layer not in kinds:
-                    kinds.append(layer)
-                index.append(kinds.index(layer))
-            self._kinds[model.name] = (tuple(kinds), tuple(index))
-        return self._kinds[model.name]
+        return model.layer_kinds
 
     def runs(self, model: Model, first_layer: int, num_layers: int) -> tuple[LayerRun, ...]:
         """How often each kind of layer occurs in a stage."""
-        kinds, index = self.layer_kinds(model)
+        kinds, index = model.layer_kinds
+        if len(kinds) == 1:
+            return (LayerRun(kind=0, count=num_layers),)
         stage = index[first_layer : first_layer + num_layers]
         return tuple(LayerRun(kind=kind, count=stage.count(kind)) for kind in range(len(kinds)) if kind in stage)
 
@@ -223,9 +217,12 @@ class UnitCosts:
         self, device: DeviceType, model: Model, tensor_parallel: int, active: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Seconds of the output head for ``active`` tokens."""
-        grid = np.array(CONCURRENCY_GRID, dtype=np.float64)
-        values = np.array([self.head_seconds(device, model, tensor_parallel, float(count)) for count in grid])
-        return np.asarray(np.interp(active, grid, values))
+        key = (device.name, model.name, tensor_parallel)
+        if key not in self._decode_head:
+            self._decode_head[key] = np.array(
+                [self.head_seconds(device, model, tensor_parallel, float(count)) for count in CONCURRENCY_GRID]
+            )
+        return np.asarray(np.interp(active, np.array(CONCURRENCY_GRID, dtype=np.float64), self._decode_head[key]))
 
 
 DECODE_CONTEXTS = (128, 4096)

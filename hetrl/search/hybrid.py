@@ -6,6 +6,7 @@ the time limit only stops the search between rounds, and a search that it stoppe
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ COMPOSITIONS_PER_GROUPING = 3
 FIRST_ROUND_MOVES = 6
 FINE_MOVES = 120
 NUM_FINALISTS = 4
+HOPELESS_RATIO = 1.5
+"""Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
 DEFAULT_BUDGET = 6_000
 
 
@@ -83,8 +86,10 @@ def solve(
     groupings = [each for each in set_partitions(names) if len(each) <= job.topology.num_devices]
     for grouping in groupings:
         starts = [aligned_assignment(context, len(grouping), rng) for _ in range(COMPOSITIONS_PER_GROUPING)]
+        cutoff = HOPELESS_RATIO * best.cost if best is not None else math.inf
         candidates = [
-            Candidate(grouping=grouping, assignment=start, cost=cost.cost(grouping, start)) for start in dict.fromkeys(starts)
+            Candidate(grouping=grouping, assignment=start, cost=cost.cost(grouping, start, cutoff=cutoff))
+            for start in dict.fromkeys(starts)
         ]
         survivors.append(min(candidates, key=lambda candidate: candidate.cost))
         best = min(filter(None, (best, survivors[-1])), key=lambda candidate: candidate.cost)
@@ -135,7 +140,7 @@ def solve(
         estimate=estimate,
         counts={
             "groupings": len(groupings),
-            "assignments_costed": len(cost._costs),
+            "assignments_costed": cost.num_costed,
             "task_options_evaluated": context.counts.evaluations,
             "moves": spent,
             **{f"cut_{reason}": number for reason, number in sorted(context.counts.cuts.items())},

@@ -36,7 +36,7 @@ def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[
             least = parameters * each.weights
             line = f"{task.name}: {format_bytes(least)} of weights"
         least_total = max(least_total, least)
-        options = colocation.engine_options(task, everything) if task.kind == "generate" else colocation.options(task, everything)
+        options = colocation.task_options(task, everything)
         if not options:
             stuck.append(task.name)
             line += "; does not fit even alone on the whole fleet"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from hetrl.cost.pipeline import split_layers
 from hetrl.search.context import DeviceCounts, SearchContext
@@ -37,10 +36,9 @@ class Layout:
         return max(len(replica) for replica in self.replicas)
 
 
-@lru_cache(maxsize=4096)
 def tensor_degree_allowed(model: Model, tensor_parallel: int) -> bool:
     """Head, key/value head, intermediate and expert-width rules of every layer (with key/value replication)."""
-    for layer in model.layers:
+    for layer in model.layer_kinds[0]:
         if layer.num_heads % tensor_parallel:
             return False
         if not layer.kv_is_latent and layer.num_kv_heads % tensor_parallel and tensor_parallel % layer.num_kv_heads:

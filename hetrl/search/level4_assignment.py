@@ -44,19 +44,70 @@ class AssignmentCost:
         self.context = context
         self.colocation = Colocation(context)
         self._costs: dict[tuple[Grouping, Assignment], float] = {}
+        self._bounds: dict[tuple[Grouping, Assignment], float] = {}
         self._transfers: dict[tuple[int, int, bool], Transfer] = {}
-        self._keep: list[GroupChoice] = []
 
     def choices(self, grouping: Grouping, assignment: Assignment) -> list[GroupChoice | None]:
         """Best combination of every group."""
         return [self.colocation.group(names, counts) for names, counts in zip(grouping, assignment, strict=True)]
 
-    def cost(self, grouping: Grouping, assignment: Assignment) -> float:
-        """Objective of the assignment; at least `INFEASIBLE_COST` if a group does not fit."""
+    @property
+    def num_costed(self) -> int:
+        """Assignments costed exactly so far."""
+        return len(self._costs)
+
+    def cost(self, grouping: Grouping, assignment: Assignment, *, cutoff: float = math.inf) -> float:
+        """Objective of the assignment; at least `INFEASIBLE_COST` if a group does not fit.
+
+        Where a lower bound already reaches ``cutoff``, the bound is returned and nothing else is worked out.
+        """
         key = (grouping, assignment)
         if key not in self._costs:
+            bound = self.lower_bound(grouping, assignment)
+            if bound >= cutoff:
+                self.context.counts.cuts["BOUND"] += 1
+                return bound
             self._costs[key] = self._cost(grouping, assignment)
         return self._costs[key]
+
+    def lower_bound(self, grouping: Grouping, assignment: Assignment) -> float:
+        """Longest path with every task at its fastest on its group's devices, alone, without transfers.
+
+        Only seconds have this bound; for another objective, or where a task has no option at all, it is 0.
+        """
+        job = self.context.job
+        if job.optimizer.objective != "step_seconds":
+            return 0.0
+        key = (grouping, assignment)
+        if key not in self._bounds:
+            group_of: dict[str, int] = {}
+            fastest: dict[str, float] = {}
+            for number, (names, counts) in enumerate(zip(grouping, assignment, strict=True)):
+                for name in names:
+                    group_of[name] = number
+                    fastest[name] = self._fastest(name, names, counts)
+            activities = [
+                Activity(
+                    name=task.name,
+                    seconds=fastest[task.name],
+                    groups=(group_of[task.name],),
+                    needs=tuple((need, 0.0) for need in task.needs),
+                )
+                for task in job.workflow.tasks
+            ]
+            if job.staleness > 0:
+                self._bounds[key] = asynchronous_period(activities, job.staleness)
+            else:
+                self._bounds[key] = best_schedule(activities).seconds
+        return self._bounds[key]
+
+    def _fastest(self, name: str, names: Sequence[str], counts: DeviceCounts) -> float:
+        task = self.context.job.workflow.task(name)
+        trainer = next((each for each in self.context.job.workflow.tasks if each.role == task.role and each.kind == "train"), None)
+        if task.kind == "score" and trainer is not None and trainer.name in names:
+            return 0.0  # may share the trainer's layout, which its own options need not contain
+        options = self.colocation.task_options(task, counts)
+        return options[0].seconds if options else 0.0
 
     def _cost(self, grouping: Grouping, assignment: Assignment) -> float:
         choices = self.choices(grouping, assignment)
@@ -228,8 +279,9 @@ def anneal(
         if proposal == current.assignment:
             continue
         temperature = start_temperature * (end_temperature / start_temperature) ** (move / max(1, num_moves - 1))
-        proposed = cost.cost(start.grouping, proposal)
-        if proposed <= current.cost * (1.0 - temperature * math.log(max(threshold, 1e-12))):
+        accept_below = current.cost * (1.0 - temperature * math.log(max(threshold, 1e-12)))
+        proposed = cost.cost(start.grouping, proposal, cutoff=accept_below)
+        if proposed < accept_below:
             current = Candidate(grouping=start.grouping, assignment=proposal, cost=proposed)
             if current.cost < best.cost:
                 best = current

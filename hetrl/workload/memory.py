@@ -87,9 +87,19 @@ def train_state_bytes_per_parameter(precision: Precision) -> TrainStateBytesPerP
     return TrainStateBytesPerParameter(weights=weights, gradients=gradients, optimizer=moments + master)
 
 
+def layer_counts(model: Model, first_layer: int, num_layers: int) -> list[tuple[Layer, int]]:
+    """Distinct layers of a stage with how often each occurs."""
+    kinds, index = model.layer_kinds
+    if len(kinds) == 1:
+        return [(kinds[0], num_layers)]
+    stage = index[first_layer : first_layer + num_layers]
+    return [(kinds[kind], stage.count(kind)) for kind in range(len(kinds)) if kind in stage]
+
+
 def stage_parameters(model: Model, first_layer: int, num_layers: int) -> int:
     """Parameters of a pipeline stage; the first holds the embedding, the last the head (a tied head is copied there)."""
-    total = sum(layer.num_parameters for layer in model.layers[first_layer : first_layer + num_layers])
+    before = model.parameters_before
+    total = before[min(first_layer + num_layers, model.num_layers)] - before[first_layer]
     if first_layer == 0:
         total += model.embedding_parameters
     if first_layer + num_layers == model.num_layers:
@@ -129,14 +139,16 @@ def stage_activation_bytes(
 
     With recomputation a layer keeps only its input, and one layer at a time is expanded.
     """
-    layers = model.layers[first_layer : first_layer + num_layers]
-    per_token = [activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element) for layer in layers]
+    per_token = [
+        (activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element), count)
+        for layer, count in layer_counts(model, first_layer, num_layers)
+    ]
     batch_tokens = micro_batch_size * tokens
     if recompute:
         kept = num_layers * bytes_per_element * model.hidden_size * batch_tokens * micro_batches_in_flight
-        expanded = max(per_token) * batch_tokens
+        expanded = max(each for each, _ in per_token) * batch_tokens
     else:
-        kept = sum(per_token) * batch_tokens * micro_batches_in_flight
+        kept = sum(each * count for each, count in per_token) * batch_tokens * micro_batches_in_flight
         expanded = 0.0
     logits = 0.0
     if first_layer + num_layers == model.num_layers and model.head == "lm":
@@ -154,12 +166,12 @@ def kv_bytes_per_token(
 ) -> float:
     """KV-cache bytes of one token on one rank; key/value heads are replicated below one per rank, latents always."""
     total = 0.0
-    for layer in model.layers[first_layer : first_layer + num_layers]:
+    for layer, count in layer_counts(model, first_layer, num_layers):
         if layer.kv_is_latent:
-            total += layer.kv_elements_per_token
+            total += count * layer.kv_elements_per_token
         else:
             per_head = layer.kv_elements_per_token / layer.num_kv_heads
-            total += per_head * max(1, math.ceil(layer.num_kv_heads / tensor_parallel))
+            total += count * per_head * max(1, math.ceil(layer.num_kv_heads / tensor_parallel))
     return total * bytes_per_element
 
 
@@ -167,7 +179,7 @@ def scoring_activation_bytes(
     model: Model, *, tensor_parallel: int, micro_batch_size: int, tokens: int, last_stage: bool, bytes_per_element: int = 2
 ) -> float:
     """Activation bytes of a forward pass without gradients: one layer at a time, and the logits on the last stage."""
-    layer = max(model.layers, key=lambda each: each.intermediate_size + each.experts_per_token * each.moe_intermediate_size)
+    layer = model.widest_layer
     batch_tokens = micro_batch_size * tokens
     total = activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element) * batch_tokens
     if last_stage and model.head == "lm":
