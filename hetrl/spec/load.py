@@ -93,6 +93,7 @@ def job_from_values(
         staleness=staleness,
         assumed=dict(report.assumed),
         warnings=tuple(report.warnings),
+        config=dict(values) if isinstance(values, Mapping) else {},
         source=source,
     )
 
@@ -278,6 +279,7 @@ def read_optimizer(values: object, report: Report) -> OptimizerSettings:
         seed=section.count("seed", default.seed, minimum=0, maximum=2**32 - 1),
         budget=section.count("budget", None, maximum=10**9) if section.has("budget") else None,
         objective=section.text("objective", default.objective, choices=OBJECTIVES),
+        executable=section.flag("executable", default.executable),
     )
 
 
