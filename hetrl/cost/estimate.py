@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hetrl.cost.residency import MemoryUse
 from hetrl.cost.schedule import Schedule
@@ -69,3 +70,62 @@ class Estimate:
     def feasible(self) -> bool:
         """Whether no limit is violated."""
         return not self.problems
+
+    def to_json(self, node_names: Sequence[str]) -> dict[str, Any]:
+        """Return the prediction as plan.json holds it; only for feasible plans (no infinities)."""
+        return {
+            "step_seconds": self.step_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "samples_per_second": self.samples_per_second,
+            "usd_per_step": self.usd_per_step,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+            "model_flops_utilisation": self.model_flops_utilisation,
+            "tasks": {name: _task_json(task) for name, task in self.tasks.items()},
+            "transfers": [
+                {
+                    "kind": each.kind,
+                    "source": each.source,
+                    "target": each.target,
+                    "bytes": each.num_bytes,
+                    "seconds": each.seconds,
+                }
+                for each in self.transfers
+            ],
+            "schedule": {
+                name: {"start_seconds": self.schedule.start[name], "end_seconds": self.schedule.end[name]}
+                for name in self.schedule.start
+            },
+            "critical_path": list(self.schedule.critical_path),
+            "memory": {
+                "devices": {
+                    str(device): {
+                        "limit_bytes": round(self.memory.limits[device]),
+                        "intervals": {
+                            interval: {term: round(num_bytes) for term, num_bytes in terms.items()}
+                            for interval, terms in intervals.items()
+                        },
+                    }
+                    for device, intervals in sorted(self.memory.devices.items())
+                },
+                "hosts": {
+                    node_names[node]: {
+                        "used_bytes": round(used),
+                        "limit_bytes": round(self.memory.host_limits[node]),
+                    }
+                    for node, used in sorted(self.memory.hosts.items())
+                },
+                "kv_tokens": {task: list(tokens) for task, tokens in self.memory.kv_tokens.items()},
+            },
+            "idle_share": {str(device): share for device, share in sorted(self.idle_share.items())},
+        }
+
+
+def _task_json(task: TaskEstimate) -> dict[str, Any]:
+    return {
+        "seconds": task.seconds,
+        "compute_seconds": task.compute_seconds,
+        "communication_seconds": task.communication_seconds,
+        "switch_seconds": task.switch_seconds,
+        "replica_seconds": list(task.replica_seconds),
+        **{name: value for name, value in task.details.items()},
+    }

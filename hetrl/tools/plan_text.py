@@ -1,0 +1,191 @@
+"""A plan on the terminal: groups and strategies, a text timeline, memory, and what was assumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from hetrl.plan.capabilities import unsupported
+from hetrl.plan.document import PlanDocument
+from hetrl.plan.plan import Plan, TaskPlan
+from hetrl.search.hybrid import SearchResult
+from hetrl.spec.job import Job
+from hetrl.units import format_bytes, format_seconds
+
+TIMELINE_COLUMNS = 48
+WIDTH = 118
+
+
+def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
+    """Return everything that ``hetrl plan`` prints."""
+    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    estimate = result.estimate
+    console.print(_groups_table(job, result))
+    console.print(_timeline(result))
+    console.print(_memory_table(job, result))
+    price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.2f} per step"
+    console.print(
+        f"step {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
+        f"MFU {estimate.model_flops_utilisation:.1%}{price}; {_provenance(document)}",
+        highlight=False,
+    )
+    console.print(f"critical path: {' > '.join(estimate.schedule.critical_path)}", highlight=False)
+    for line in (*_bound_lines(result), *_search_lines(result)):
+        console.print(line, highlight=False)
+    for title, lines in (("offloaded", document.notes), ("warning", document.warnings)):
+        for line in lines:
+            console.print(f"{title}: {line}", highlight=False, markup=False)
+    if document.unsupported:
+        console.print(_unsupported_line(job, result), highlight=False, markup=False)
+    if document.assumed:
+        console.print("assumed (set any of these in the job file):", highlight=False)
+        for line in assumed_lines(document.assumed):
+            console.print(f"  {line}", highlight=False, markup=False)
+    return console.export_text(styles=False).rstrip()
+
+
+def assumed_lines(assumed: Mapping[str, str]) -> list[str]:
+    """One line per section or node: ``batch: num_prompts = 256, prompt_tokens = 1024``."""
+    sections: dict[str, list[str]] = {}
+    for path, value in assumed.items():
+        section, _, key = path.rpartition(".")
+        sections.setdefault(section.removeprefix("cluster_topology."), []).append(f"{key} = {value}")
+    return [f"{section}: {', '.join(entries)}" for section, entries in sections.items()]
+
+
+class _Nowhere:
+    """A text stream that keeps nothing: the console only records."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        return
+
+
+def _groups_table(job: Job, result: SearchResult) -> Table:
+    table = Table(title="groups and strategies", title_justify="left")
+    for heading, justify in (
+        ("group", "right"),
+        ("devices", "left"),
+        ("task", "left"),
+        ("layout", "left"),
+        ("micro-batch", "right"),
+        ("keeps", "left"),
+        ("seconds", "right"),
+    ):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    plan = result.plan
+    for number, group in enumerate(plan.groups):
+        devices = Counter(job.topology.devices[device].type.name for device in group.devices)
+        described = "\n".join(f"{count} x {name}" for name, count in devices.items())
+        for row, name in enumerate(group.tasks):
+            task = plan.task(name)
+            table.add_row(
+                str(number) if row == 0 else "",
+                described if row == 0 else "",
+                name,
+                layout_text(job, task),
+                str(task.micro_batch_size),
+                _keeps_text(job, plan, task),
+                f"{result.estimate.tasks[name].seconds:.3g}",
+            )
+        table.add_section()
+    return table
+
+
+def layout_text(job: Job, task: TaskPlan) -> str:
+    """Replicas in words, equal ones together: ``4x [TP2: 20+20 layers on H100] 64 prompts``."""
+    counted: Counter[str] = Counter()
+    for replica in task.replicas:
+        stages = "+".join(str(stage.num_layers) for stage in replica.stages)
+        kinds = "/".join(dict.fromkeys(job.topology.devices[stage.devices[0]].type.name for stage in replica.stages))
+        degrees = "/".join(dict.fromkeys(f"TP{stage.tensor_parallel}" for stage in replica.stages))
+        depth = f" PP{len(replica.stages)} ({stages} layers)" if len(replica.stages) > 1 else ""
+        counted[f"{degrees}{depth} on {kinds}, {replica.num_prompts} prompts"] += 1
+    return "\n".join(f"{count} x {text}" for text, count in counted.items())
+
+
+def _keeps_text(job: Job, plan: Plan, task: TaskPlan) -> str:
+    kind = job.workflow.task(task.task).kind
+    words = {"resident": "weights", "host": "weights on host", "dropped": "nothing (sleeps)", "shared": "shared weights"}
+    text = words[task.residency.weights_when_idle]
+    if kind == "train":
+        states = {"device": "states", "host_when_idle": "states to host when idle", "host": "states on host"}
+        text += ", " + states[task.residency.optimizer_states]
+        if task.sharding != "none":
+            text += f", {task.sharding}"
+        if task.recompute:
+            text += ", recompute"
+    return text
+
+
+def _timeline(result: SearchResult) -> Table:
+    schedule = result.estimate.schedule
+    table = Table(title="timeline of one step", title_justify="left", show_edge=False)
+    table.add_column("activity")
+    table.add_column("")
+    table.add_column("start", justify="right")
+    table.add_column("end", justify="right")
+    total = max(schedule.seconds, 1e-12)
+    for name in sorted(schedule.start, key=lambda each: (schedule.start[each], each)):
+        begin = round(schedule.start[name] / total * TIMELINE_COLUMNS)
+        length = max(1, round((schedule.end[name] - schedule.start[name]) / total * TIMELINE_COLUMNS))
+        bar = " " * min(begin, TIMELINE_COLUMNS - 1) + ("█" if name in schedule.critical_path else "▒") * length
+        table.add_row(name, bar[:TIMELINE_COLUMNS], f"{schedule.start[name]:.3g}", f"{schedule.end[name]:.3g}")
+    return table
+
+
+def _memory_table(job: Job, result: SearchResult) -> Table:
+    """The fullest interval of the fullest device of every group and device type."""
+    memory = result.estimate.memory
+    table = Table(title="memory, fullest device of each kind", title_justify="left", show_edge=False)
+    for heading in ("group", "device", "interval", "largest terms"):
+        table.add_column(heading)
+    table.add_column("used", justify="right")
+    table.add_column("allowed", justify="right")
+    for number, group in enumerate(result.plan.groups):
+        fullest: dict[str, tuple[float, int, str]] = {}
+        for device in group.devices:
+            kind = job.topology.devices[device].type.name
+            for interval, terms in memory.devices[device].items():
+                share = sum(terms.values()) / memory.limits[device]
+                if kind not in fullest or share > fullest[kind][0]:
+                    fullest[kind] = (share, device, interval)
+        for kind, (share, device, interval) in fullest.items():
+            terms = memory.devices[device][interval]
+            largest = sorted(terms, key=lambda term: -terms[term])[:3]
+            described = ", ".join(f"{term} {format_bytes(terms[term])}" for term in largest)
+            limit = memory.limits[device]
+            table.add_row(str(number), f"{kind} (id {device})", interval, described, format_bytes(share * limit), format_bytes(limit))
+    return table
+
+
+def _unsupported_line(job: Job, result: SearchResult) -> str:
+    features = (problem.message.removeprefix("NotSupported: ") for problem in unsupported(job.workflow, result.plan))
+    return f"this version cannot launch it yet: {'; '.join(dict.fromkeys(features))}"
+
+
+def _provenance(document: PlanDocument) -> str:
+    counted = Counter(document.provenance.values())
+    return "figures: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()))
+
+
+def _bound_lines(result: SearchResult) -> list[str]:
+    bound = getattr(result, "lower_bound", None)
+    if bound is None:
+        return []
+    return [f"lower bound {format_seconds(bound)}, gap {result.estimate.step_seconds / bound - 1:.1%}"]
+
+
+def _search_lines(result: SearchResult) -> list[str]:
+    counts = result.counts
+    cuts = sum(number for name, number in counts.items() if name.startswith("cut_"))
+    kept = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if not name.startswith("cut_"))
+    lines = [f"search: {kept}; {cuts:,} cut"]
+    if result.stopped_by_time:
+        lines.append("search: stopped by the time limit; another run may find another plan (use --budget for equal results)")
+    return lines
