@@ -149,3 +149,14 @@ def test_importing_hetrl_is_light(tmp_path: Path) -> None:
 def test_help_is_light(tmp_path: Path) -> None:
     loaded = loaded_modules("from hetrl.tools.main import main; main(['--help'])", tmp_path)
     assert not loaded & (HEAVY | {"numpy", "pulp", "rich"})
+
+
+def test_help_of_plan_loads_no_heavy_package(tmp_path: Path) -> None:
+    assert not loaded_modules("from hetrl.tools.main import main; main(['plan', '--help'])", tmp_path) & HEAVY
+
+
+def test_planning_loads_neither_torch_nor_ray_nor_vllm_nor_scikit_learn(tmp_path: Path) -> None:
+    arguments = ["plan", "--config", str(ROOT / "configs" / "rlhf_70b.yaml"), "--out", "plan.json", "--quiet"]
+    loaded = loaded_modules(f"from hetrl.tools.main import main; assert main({arguments}) == 0", tmp_path)
+    assert (tmp_path / "plan.json").is_file()
+    assert not loaded & {"torch", "ray", "vllm", "sklearn", "transformers"}

@@ -22,7 +22,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SOURCE_ROOTS = {"hetrl": "hetrl", "hetrl_kernels": "kernels/hetrl_kernels", "hetrl_profiler": "profiler/hetrl_profiler"}
-SHIPPED = {".py", ".pyi", ".pyx", ".pxd", ".typed", ".yaml", ".json", ".csv"}
 PROBE = "def twice(int number):\n    return 2 * number\n"
 USE = """
 import importlib.resources, json
@@ -104,7 +103,7 @@ def shipped_files(checkout: Path) -> set[str]:
         f"{package}/{path.relative_to(checkout / folder).as_posix()}"
         for package, folder in SOURCE_ROOTS.items()
         for path in (checkout / folder).rglob("*")
-        if path.suffix in SHIPPED or path.name == "py.typed"
+        if path.is_file() and path.suffix not in (".pyc", ".so", ".c")
     }
 
 
@@ -185,3 +184,6 @@ def test_hetrl_alone_is_enough_for_planning(distributions: Path, checkout: Path,
     assert "planning: works" in said
     assert "solvers: works" in said
     assert "runtime: not available" in said
+    plan = ("plan", "--config", checkout / "configs" / "rlhf_70b.yaml", "--out", tmp_path / "plan.json", "--quiet")
+    call(home / "bin" / "hetrl", *plan, cwd=tmp_path)
+    assert json.loads((tmp_path / "plan.json").read_text())["version"] >= 1
