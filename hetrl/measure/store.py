@@ -45,7 +45,24 @@ class MeasurementStore:
         labels: Mapping[str, str] | None = None,
     ) -> Measurement:
         """Append one observation, dated now, and return it."""
-        measurement = Measurement(
+        measurement = self.build(
+            kind, device_type, amounts=amounts, measured=measured, predicted=predicted, labels=labels
+        )
+        self.append([measurement])
+        return measurement
+
+    def build(
+        self,
+        kind: str,
+        device_type: str,
+        *,
+        amounts: Mapping[str, float],
+        measured: Mapping[str, float],
+        predicted: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Measurement:
+        """Return one observation, dated now, without storing it."""
+        return Measurement(
             kind=kind,
             device_type=device_type,
             amounts=amounts,
@@ -55,11 +72,9 @@ class MeasurementStore:
             machine=self._machine,
             date=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-        self.append([measurement])
-        return measurement
 
     def append(self, measurements: Iterable[Measurement]) -> None:
-        """Append observations that were built elsewhere."""
+        """Append observations, all in one write."""
         text = "".join(json.dumps(each.to_json(), allow_nan=False) + "\n" for each in measurements)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -61,7 +61,7 @@ class RayCluster:
         import ray
         from ray.util.placement_group import placement_group
 
-        check_feasible(self._needs, offers_of_ray(ray.nodes()))
+        check_feasible(self._needs, offers_of_ray(ray.nodes()))  # type: ignore[no-untyped-call]
         self._group = placement_group([need.bundle for need in self._needs], strategy="STRICT_SPREAD")
         if not self._group.wait(READY_TIMEOUT_SECONDS):
             raise RunError(
@@ -74,7 +74,7 @@ class RayCluster:
         from ray.util.placement_group import placement_group_table
 
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
-        address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        address = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}  # type: ignore[no-untyped-call]
         return [address[nodes[bundle]] for bundle in range(len(self._needs))]
 
     def actor(self, kind: type, bundle: int, name: str, *arguments: Any, **keywords: Any) -> Any:
@@ -201,7 +201,7 @@ def offers_of_ray(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
 
 
 def offers_of_this_machine(needs: Sequence[NodeNeed], topology: Topology) -> list[dict[str, int]]:
-    """What a cluster of our own can offer: the plan's CPU devices."""
+    """Return what a cluster of our own can offer: the plan's CPU devices."""
     return [
         {need.device_type: len(need.devices)} for need in needs if topology.nodes[need.node].device_type.vendor == "cpu"
     ]
@@ -209,7 +209,7 @@ def offers_of_this_machine(needs: Sequence[NodeNeed], topology: Topology) -> lis
 
 @contextlib.contextmanager
 def _loopback() -> Iterator[None]:
-    """Keep Ray from replacing 127.0.0.1 by an address that others can reach; it has a switch for that, set on import."""
+    """Keep Ray from replacing 127.0.0.1 by an address that others can reach; its switch for that is set on import."""
     from ray._private import ray_constants
 
     before = ray_constants.ENABLE_RAY_CLUSTER

@@ -68,7 +68,7 @@ def pad(sequences: Sequence[SampledSequence]) -> PaddedBatch:
 
 def log_probs_BT(model: Any, batch: PaddedBatch, temperature: float) -> torch.Tensor:
     """Log-probability of every target under the policy that samples at ``temperature``, shape (B, T)."""
-    logits_BTV = model(input_ids=batch.inputs_BT, use_cache=False).logits.float() / temperature
+    logits_BTV: torch.Tensor = model(input_ids=batch.inputs_BT, use_cache=False).logits.float() / temperature
     chosen_BT = logits_BTV.gather(-1, batch.targets_BT[..., None])[..., 0]
     return chosen_BT - logits_BTV.logsumexp(-1)
 

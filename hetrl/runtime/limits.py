@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hetrl.errors import NotSupported, Problem, SpecError
@@ -11,6 +12,29 @@ from hetrl.spec.job import Job, RunSettings
 
 TORCH_DTYPES = {"fp32": "float32"}
 _NEEDED = ("actor_path", "prompts", "reward")
+
+
+def resolve_run(run: RunSettings | None, job: Job, base: Path) -> RunSettings | None:
+    """Return the settings with every path absolute, and the actor's folder filled in where the workflow names one.
+
+    Relative paths are tried against the working directory, then against ``base``, the configuration's folder.
+    """
+    if run is None:
+        return None
+
+    def absolute(path: str) -> str:
+        return str(Path(path).resolve() if not path or Path(path).exists() else (base / path).resolve())
+
+    actor = next((task.model.name for task in job.workflow.tasks if task.role == "actor"), "")
+    actor_path = run.actor_path or (actor if (Path(absolute(actor)) / "config.json").is_file() else "")
+    module, separator, function = run.reward.rpartition(":")
+    is_file = module.endswith(".py")
+    return replace(
+        run,
+        actor_path=absolute(actor_path) if actor_path else "",
+        prompts=absolute(run.prompts) if run.prompts else "",
+        reward=f"{absolute(module)}{separator}{function}" if is_file else run.reward,
+    )
 
 
 def missing_run_keys(run: RunSettings | None) -> list[Problem]:

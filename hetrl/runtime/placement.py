@@ -140,7 +140,9 @@ def check_feasible(needs: Sequence[NodeNeed], offers: Sequence[Mapping[str, int]
         elif sum(wanted) > sum(offered):
             message = f"Ray has {sum(offered)} devices of type {device_type}, the plan uses {sum(wanted)}"
         elif len(wanted) > len(offered) or any(need > offer for need, offer in zip(wanted, offered, strict=False)):
-            message = f"the plan uses {device_type} on nodes of {_counts(wanted)} devices, Ray has nodes of {_counts(offered)}"
+            message = (
+                f"{device_type}: the plan uses nodes of {_counts(wanted)} devices, Ray has nodes of {_counts(offered)}"
+            )
         else:
             continue
         nodes = [need.id for need in needs if need.device_type == device_type]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from hetrl.runtime.buckets import Bucket
 from hetrl.runtime.sequences import Prompt, SampledSequence
 from hetrl.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput
 
 _SEED_LIMIT = 2**31
 
@@ -36,7 +40,7 @@ class RolloutWorker(Worker):
         core_index: int,
         *,
         model_path: str,
-        dtype: str,
+        dtype: Literal["float32"],
         max_model_tokens: int,
         max_num_sequences: int,
         kv_cache_bytes: int,
@@ -83,7 +87,7 @@ class RolloutWorker(Worker):
         ValueError
             If a prompt leaves no room for a response of ``max_response_tokens``.
         """
-        from vllm import SamplingParams
+        from vllm import RequestOutput, SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         with self.phase("generate") as amounts:
@@ -114,6 +118,7 @@ class RolloutWorker(Worker):
                 num_iterations += 1
                 for request in engine.step():
                     index = int(request.request_id)
+                    assert isinstance(request, RequestOutput)
                     for completion in request.outputs:
                         outputs[index].append(self._sequence(index, tokens[index], completion))
             sequences = [sequence for prompt in prompts for sequence in outputs[prompt.index]]
@@ -127,15 +132,16 @@ class RolloutWorker(Worker):
             )
         return sequences
 
-    def _sequence(self, index: int, prompt_tokens: list[int], completion: object) -> SampledSequence:
-        tokens = list(completion.token_ids)  # type: ignore[attr-defined]
-        entries = completion.logprobs  # type: ignore[attr-defined]
+    def _sequence(self, index: int, prompt_tokens: list[int], completion: CompletionOutput) -> SampledSequence:
+        tokens = list(completion.token_ids)
+        entries = [entry or {} for entry in completion.logprobs or ()]
         return SampledSequence(
             prompt_index=index,
             prompt_tokens=np.asarray(prompt_tokens, dtype=np.int64),
             response_tokens=np.asarray(tokens, dtype=np.int64),
             engine_log_probs=np.asarray(
-                [entry[token].logprob for entry, token in zip(entries, tokens, strict=True)], dtype=np.float32
+                [entry[token].logprob for entry, token in zip(entries, tokens, strict=True)],
+                dtype=np.float32,
             ),
             text=self._tokenizer.decode(tokens, skip_special_tokens=True),
         )

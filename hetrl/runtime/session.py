@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -12,9 +12,11 @@ from hetrl.measure import MeasurementStore
 from hetrl.plan.plan import Plan
 from hetrl.runtime import cluster as ray_cluster
 from hetrl.runtime.checkpoint import RunState, checkpoint_folder, read_state
-from hetrl.runtime.data import load_prompts, load_reward, prompts_of_step
+from hetrl.runtime.data import PromptRecord, RewardFunction, load_prompts, load_reward, prompts_of_step
 from hetrl.runtime.limits import check_launchable
 from hetrl.runtime.placement import node_needs, slots
+from hetrl.runtime.recording import Prediction, record_step
+from hetrl.runtime.sequences import split_evenly
 from hetrl.runtime.step import StepInputs, StepRecord, run_step, sync_weights
 from hetrl.runtime.train import TrainSettings
 from hetrl.runtime.workers import Workers
@@ -35,17 +37,30 @@ class Session:
     """
 
     def __init__(
-        self, plan: Plan, job: Job, run: RunSettings, cluster: ray_cluster.RayCluster, store: MeasurementStore | None
+        self,
+        plan: Plan,
+        job: Job,
+        run: RunSettings,
+        *,
+        cluster: ray_cluster.RayCluster,
+        records: Sequence[PromptRecord],
+        reward: RewardFunction,
+        store: MeasurementStore | None,
+        prediction: Prediction | None,
     ) -> None:
         self._plan = plan
         self._job = job
         self._run = run
         self._cluster = cluster
+        self._records = records
+        self._reward = reward
         self._store = store
+        self._prediction = prediction
         self._workers: Workers | None = None
         self._seed = run.seed
         self._learning_rate = run.learning_rate
         self._step = 0
+        self.throttled_by: Mapping[int, str] = {}
 
     @classmethod
     def start(
@@ -56,6 +71,7 @@ class Session:
         *,
         address: str | None = None,
         store: MeasurementStore | None = None,
+        prediction: Prediction | None = None,
         throttle: Mapping[str, float] | None = None,
         throttle_method: str = "auto",
     ) -> Session:
@@ -69,6 +85,8 @@ class Session:
             Of a running Ray; without one, a Ray of our own is started on this machine.
         store
             Where measurements go; None keeps none.
+        prediction
+            What the plan says about a step; stored beside the measurements.
         throttle
             Device type -> fraction of its speed left to it, unknown to planner and profiler
             (:mod:`hetrl.runtime.throttle`). On one machine only.
@@ -93,8 +111,9 @@ class Session:
         reward = load_reward(run.reward)
         needs = node_needs(plan, job.topology)
         cluster = ray_cluster.join(address, needs) if address else ray_cluster.start(needs, job.topology)
-        session = cls(plan, job, run, cluster, store)
-        session._records, session._reward = records, reward
+        session = cls(
+            plan, job, run, cluster=cluster, records=records, reward=reward, store=store, prediction=prediction
+        )
         try:
             cluster.reserve()
             session._start_workers(throttle or {}, throttle_method)
@@ -145,8 +164,6 @@ class Session:
     @property
     def even_shares(self) -> dict[str, tuple[int, ...]]:
         """Task -> prompts per replica, as equal as whole prompts allow."""
-        from hetrl.runtime.sequences import split_evenly
-
         return {
             task.task: tuple(split_evenly(self._job.batch.num_prompts, len(task.replicas))) for task in self._plan.tasks
         }
@@ -197,6 +214,8 @@ class Session:
             sync=sync,
         )
         self._step += 1
+        if self._store is not None:
+            record_step(self._store, record, self._prediction)
         return record
 
     def _checked_shares(self, shares: Shares) -> dict[str, tuple[int, ...]]:

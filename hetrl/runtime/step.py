@@ -41,6 +41,10 @@ class StepRecord:
         Of the update.
     max_log_prob_difference
         Largest |engine - trainer| log-probability of a sampled token: both hold the same weights if it is small.
+    max_reference_difference
+        Largest |trainer - reference| log-probability of a sampled token: how far training has moved the policy.
+    max_response_tokens
+        Limit of the responses.
     num_prompt_tokens, num_response_tokens
         Tokens of the batch; prompts counted once per response.
     timings
@@ -58,6 +62,8 @@ class StepRecord:
     gradient_norm: float
     clip_fraction: float
     max_log_prob_difference: float
+    max_reference_difference: float
+    max_response_tokens: int
     num_prompt_tokens: int
     num_response_tokens: int
     timings: tuple[tuple[Slot, PhaseTiming], ...]
@@ -151,6 +157,8 @@ def run_step(
         gradient_norm=max(each.gradient_norm for each in sums),
         clip_fraction=sum(each.num_clipped for each in sums) / num_tokens,
         max_log_prob_difference=max(each.max_log_prob_difference for each in sums),
+        max_reference_difference=max(each.max_reference_difference for each in sums),
+        max_response_tokens=inputs.max_response_tokens,
         num_prompt_tokens=sum(len(each.prompt_tokens) for each in sequences),
         num_response_tokens=sum(len(each.response_tokens) for each in sequences),
         timings=tuple(workers.take_timings()),

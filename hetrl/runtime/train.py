@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetrl.runtime.buckets import Bucket
 from hetrl.runtime.checkpoint import RunState, whole_folder, write_state
@@ -52,7 +52,8 @@ class TrainSettings:
 class TrainSums:
     """Sums over one replica's response tokens, first epoch; the driver adds replicas and divides.
 
-    ``max_log_prob_difference`` is the largest |engine - trainer| log-probability of a sampled token.
+    ``max_log_prob_difference`` is the largest |engine - trainer| log-probability of a sampled token before the update,
+    ``max_reference_difference`` the largest |trainer - reference|; 0 without a reference.
     """
 
     num_tokens: int
@@ -60,6 +61,7 @@ class TrainSums:
     kl: float
     num_clipped: int
     max_log_prob_difference: float
+    max_reference_difference: float
     gradient_norm: float
 
 
@@ -126,43 +128,24 @@ class TrainWorker(Worker):
 
     def open_store(self, host: str) -> int:
         """Replica 0: open the rendezvous of both groups on ``host``; return its port."""
-        from torch.distributed import TCPStore
+        from hetrl.runtime.groups import open_store
 
-        from hetrl.runtime.weight_extension import TIMEOUT
-
-        listener = socket.create_server((host, 0))
-        port: int = listener.getsockname()[1]
-        self._store = TCPStore(
-            host,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=TIMEOUT,
-            master_listen_fd=listener.detach(),
-        )
+        self._store, port = open_store(host)
         return port
 
     def join_replicas(self, host: str, port: int) -> None:
         """Join the data-parallel group."""
-        import torch.distributed as dist
-
-        from hetrl.runtime.weight_extension import TIMEOUT
+        from hetrl.runtime.groups import join_replicas, join_store
 
         if self._store is None:
-            self._store = dist.TCPStore(host, port, is_master=False, timeout=TIMEOUT)
-        dist.init_process_group(
-            "gloo",
-            store=dist.PrefixStore("hetrl_train", self._store),
-            rank=self._replica,
-            world_size=self._num_replicas,
-            timeout=TIMEOUT,
-        )
+            self._store = join_store(host, port)
+        join_replicas(self._store, self._replica, self._num_replicas)
 
     def open_weight_group(self, num_ranks: int) -> None:
         """Replica 0: open the weight-update group, of which the engines are the other ranks."""
-        from hetrl.runtime.weight_extension import open_group
+        from hetrl.runtime.groups import open_weight_group
 
-        self._weight_group = open_group(self._store, 0, num_ranks)
+        self._weight_group = open_weight_group(self._store, 0, num_ranks)
 
     # --- weight update ---
 
@@ -176,7 +159,7 @@ class TrainWorker(Worker):
         """Replica 0: broadcast the weights to the engines."""
         import torch
 
-        from hetrl.runtime.weight_extension import broadcast_from_trainer
+        from hetrl.runtime.groups import broadcast_from_trainer
 
         with self.phase("send_weights") as amounts:
             num_bytes = 0
@@ -212,22 +195,21 @@ class TrainWorker(Worker):
                 gradient_norm = self._reduce_and_step(settings.max_gradient_norm)
                 if epoch == 0:
                     sums += batch_sums
-        differences = [
-            float(np.abs(old - each.sequence.engine_log_probs).max(initial=0.0))
-            for old, each in zip(old_log_probs, sequences, strict=True)
-        ]
         return TrainSums(
             num_tokens=int(sums[0]),
             loss=float(sums[1]),
             kl=float(sums[2]),
             num_clipped=int(sums[3]),
-            max_log_prob_difference=max(differences, default=0.0),
+            max_log_prob_difference=_largest_difference(
+                old_log_probs, [each.sequence.engine_log_probs for each in sequences]
+            ),
+            max_reference_difference=_largest_difference(
+                old_log_probs, [each.reference_log_probs for each in sequences]
+            ),
             gradient_norm=gradient_norm,
         )
 
-    def _old_log_probs(
-        self, sequences: Sequence[TrainSequence], settings: TrainSettings
-    ) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+    def _old_log_probs(self, sequences: Sequence[TrainSequence], settings: TrainSettings) -> list[NDArray[np.float32]]:
         from hetrl.runtime.language_model import response_log_probs
 
         with self.phase("old_log_probs") as amounts:
@@ -240,10 +222,10 @@ class TrainWorker(Worker):
     def _accumulate(
         self,
         sequences: Sequence[TrainSequence],
-        old_log_probs: Sequence[np.ndarray[Any, np.dtype[np.float32]]],
+        old_log_probs: Sequence[NDArray[np.float32]],
         global_num_tokens: float,
         settings: TrainSettings,
-    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+    ) -> NDArray[np.float64]:
         """Add this replica's part of a mini-batch's gradient; return sums (tokens, loss, kl, clipped)."""
         import torch
 
@@ -268,7 +250,7 @@ class TrainWorker(Worker):
                     clip_ratio=settings.clip_ratio,
                     kl_coefficient=settings.kl_coefficient,
                 )
-                (terms.loss / global_num_tokens).backward()
+                (terms.loss / global_num_tokens).backward()  # type: ignore[no-untyped-call]
                 sums += (int(batch.is_response_BT.sum()), float(terms.loss), float(terms.kl), int(terms.num_clipped))
             amounts.update(_amounts(sequences))
         return sums
@@ -336,3 +318,8 @@ def _amounts(sequences: Sequence[TrainSequence]) -> dict[str, float]:
         "num_sequences": len(sequences),
         "num_tokens": sum(each.sequence.num_tokens for each in sequences),
     }
+
+
+def _largest_difference(left: Sequence[NDArray[np.float32]], right: Sequence[NDArray[np.float32] | None]) -> float:
+    pairs = zip(left, right, strict=True)
+    return max((float(np.abs(a - b).max(initial=0.0)) for a, b in pairs if b is not None), default=0.0)
