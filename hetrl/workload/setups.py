@@ -309,7 +309,7 @@ def train_terms(model: Model, train: TrainSetup, vendor: str) -> tuple[dict[str,
                 worst[moment] = terms
         state = optimizer if away else 0.0
         if train.host_optimizer:
-            state += gradients  # the host step reads them
+            state += trained * each.gradients * optimizer_share  # the host step reads its share
         elif "gradients" in train.offload:
             state += gradients
         if "weights" in train.offload:
