@@ -1,0 +1,237 @@
+"""Seconds of collectives and sends on measured links.
+
+Every measured (link, implementation, operation, world size) has a curve ``offset + s sqrt(bytes) + bytes / W``, times a
+residual interpolated over log bytes: libraries switch protocols with the size, which the three terms cannot follow.
+Beyond the largest size the last residual stays. World sizes and operations that were not measured on a link are
+derived from the ones that were, at equal bytes on the wire. A link is a host: two hosts with the same GPU may differ
+tenfold, so a link without measurements gets latency and bandwidth from the datasheet and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetrl.cost.operators import Prediction
+from hetrl.cost.work import Array
+from hetrl.errors import Problem, SpecError
+
+ALIASES: Mapping[str, str] = MappingProxyType({"alltoall": "all_to_all", "p2p": "send", "send_recv": "send"})
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+_DONORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "all_reduce": ("reduce_scatter", "all_gather", "all_to_all", "broadcast", "send"),
+        "all_gather": ("reduce_scatter", "all_to_all", "all_reduce", "broadcast", "send"),
+        "reduce_scatter": ("all_gather", "all_to_all", "all_reduce", "broadcast", "send"),
+        "all_to_all": ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "send"),
+        "broadcast": ("all_gather", "send", "reduce_scatter", "all_to_all", "all_reduce"),
+        "send": ("broadcast", "all_to_all", "all_gather", "reduce_scatter", "all_reduce"),
+    }
+)
+DERIVED_SPREAD = 0.35
+"""Half-width in log(seconds) of the p10-p90 interval of a derived or datasheet curve."""
+DATASHEET_EFFICIENCY = 0.75
+"""Share of the datasheet bandwidth that collectives reach (NVLink and PCIe hosts of the published data)."""
+DATASHEET_OFFSET_SECONDS = 8e-6
+"""Launch and first synchronisation of a collective; every ring step adds the link's latency."""
+
+
+def operation(name: str) -> str:
+    """Return the standard name of an operation; SpecError if it is not one."""
+    standard = ALIASES.get(name, name)
+    if standard not in OPERATIONS:
+        raise SpecError(Problem(path="op", message="unknown collective", found=name, valid=", ".join(OPERATIONS)))
+    return standard
+
+
+def wire_factor(op: str, world_size: float) -> float:
+    """Bytes on the wire per rank, per byte of the full buffer (as nccl-tests counts buffers)."""
+    if op in ("broadcast", "send"):
+        return 1.0
+    return (2.0 if op == "all_reduce" else 1.0) * (world_size - 1.0) / world_size
+
+
+def ring_steps(op: str, world_size: int) -> int:
+    """Latency-bound steps of the ring algorithm."""
+    if op in ("broadcast", "send", "all_to_all"):
+        return 1
+    return (2 if op == "all_reduce" else 1) * (world_size - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCurve:
+    """One operation on one link with one implementation and world size.
+
+    Parameters
+    ----------
+    link, implementation, op, world_size, num_nodes, gpu
+        What was measured where.
+    offset_seconds, seconds_per_sqrt_byte, seconds_per_byte
+        The three terms.
+    knots_log_bytes, knots_residual
+        Natural log of the size, and of measured over fitted seconds there.
+    low, high
+        10 % and 90 % quantiles of ``log(measured / predicted)`` on held-out sizes.
+    source
+        Where the measurements come from.
+    """
+
+    link: str
+    implementation: str
+    op: str
+    world_size: int
+    num_nodes: int
+    gpu: str
+    offset_seconds: float
+    seconds_per_sqrt_byte: float
+    seconds_per_byte: float
+    knots_log_bytes: tuple[float, ...]
+    knots_residual: tuple[float, ...]
+    low: float
+    high: float
+    source: str
+
+    def seconds(self, num_bytes: Array) -> Array:
+        """Seconds of full buffers of ``num_bytes``."""
+        terms = (
+            self.offset_seconds + self.seconds_per_sqrt_byte * np.sqrt(num_bytes) + self.seconds_per_byte * num_bytes
+        )
+        residual = np.interp(np.log(num_bytes), self.knots_log_bytes, self.knots_residual)
+        return np.asarray(terms * np.exp(residual))
+
+    def outside(self, num_bytes: Array) -> NDArray[np.bool_]:
+        """Whether sizes lie outside the measured range."""
+        logs = np.log(num_bytes)
+        return np.asarray((logs < self.knots_log_bytes[0] - 1e-9) | (logs > self.knots_log_bytes[-1] + 1e-9))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> LinkCurve:
+        """Inverse of `to_json`; TypeError or ValueError if it is damaged."""
+        values = dict(entry)
+        for name in ("knots_log_bytes", "knots_residual"):
+            values[name] = tuple(float(number) for number in values[name])
+        curve = cls(**values)
+        if not curve.knots_log_bytes or len(curve.knots_log_bytes) != len(curve.knots_residual):
+            raise ValueError("a link curve needs as many residuals as sizes")
+        return curve
+
+
+class LinkModel:
+    """Collectives on one link.
+
+    Parameters
+    ----------
+    curves
+        Its measured curves; may be empty.
+    latency_seconds, bytes_per_second
+        Datasheet figures for what no curve covers, one direction.
+    """
+
+    def __init__(
+        self,
+        curves: Sequence[LinkCurve] = (),
+        *,
+        latency_seconds: float | None = None,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        if not curves and (latency_seconds is None or bytes_per_second is None):
+            raise SpecError(Problem(path="link", message="a link without measurements needs a latency and a bandwidth"))
+        self.curves = tuple(curves)
+        self.latency_seconds = latency_seconds
+        self.bytes_per_second = bytes_per_second
+
+    def collective_seconds(
+        self,
+        op: str,
+        num_bytes: ArrayLike,
+        world_size: int,
+        *,
+        num_nodes: int | None = None,
+        implementation: str | None = None,
+    ) -> Prediction:
+        """Predict one operation for several sizes.
+
+        Parameters
+        ----------
+        op
+            One of `OPERATIONS`.
+        num_bytes
+            Full buffer in bytes, as in nccl-tests. Positive.
+        world_size
+            Ranks.
+        num_nodes, implementation
+            Narrow the choice of curves; what was not measured falls back to what was.
+        """
+        op = operation(op)
+        sizes = np.atleast_1d(np.asarray(num_bytes, dtype=np.float64)).ravel()
+        if not (np.isfinite(sizes) & (sizes > 0)).all() or world_size < 2:
+            raise SpecError(Problem(path=op, message="sizes must be positive and the world at least 2 ranks"))
+        candidates = [c for c in self.curves if num_nodes is None or c.num_nodes == num_nodes] or list(self.curves)
+        candidates = [c for c in candidates if c.implementation == implementation] or candidates
+        for curve in candidates:
+            if curve.op == op and curve.world_size == world_size:
+                exact = implementation in (None, curve.implementation)
+                return _prediction(curve.seconds(sizes), curve, curve.outside(sizes) | (not exact))
+        donor_op = next((each for each in (op, *_DONORS[op]) if any(c.op == each for c in candidates)), None)
+        if donor_op is None:
+            return self._datasheet(op, sizes, world_size)
+        donors = sorted({c.world_size: c for c in candidates if c.op == donor_op}.values(), key=lambda c: c.world_size)
+        return _derived(op, sizes, world_size, donors)
+
+    def _datasheet(self, op: str, sizes: Array, world_size: int) -> Prediction:
+        assert self.latency_seconds is not None and self.bytes_per_second is not None
+        wire = wire_factor(op, world_size) * sizes / (DATASHEET_EFFICIENCY * self.bytes_per_second)
+        seconds = DATASHEET_OFFSET_SECONDS + ring_steps(op, world_size) * self.latency_seconds + wire
+        return Prediction(
+            seconds=seconds,
+            p10_seconds=seconds * np.exp(-DERIVED_SPREAD),
+            p90_seconds=seconds * np.exp(DERIVED_SPREAD),
+            provenance="datasheet",
+            extrapolated=np.ones(len(sizes), dtype=np.bool_),
+        )
+
+
+def _derived(op: str, sizes: Array, world_size: int, donors: Sequence[LinkCurve]) -> Prediction:
+    """Curves of other world sizes (or of a related operation) at equal wire bytes, interpolated over log2(world)."""
+    logs = []
+    for donor in donors:
+        same_wire = sizes * wire_factor(op, world_size) / wire_factor(donor.op, donor.world_size)
+        logs.append(np.log(donor.seconds(same_wire)))
+    worlds = np.log2([donor.world_size for donor in donors])
+    at = np.log2(world_size)
+    table = np.stack(logs)
+    if len(donors) == 1:
+        log_seconds = table[0]
+    else:
+        right = int(np.clip(np.searchsorted(worlds, at), 1, len(worlds) - 1))
+        share = (at - worlds[right - 1]) / (worlds[right] - worlds[right - 1])
+        log_seconds = table[right - 1] + np.clip(share, -1.0, 2.0) * (table[right] - table[right - 1])
+    seconds = np.exp(log_seconds)
+    return Prediction(
+        seconds=seconds,
+        p10_seconds=seconds * np.exp(-DERIVED_SPREAD),
+        p90_seconds=seconds * np.exp(DERIVED_SPREAD),
+        provenance="fitted",
+        extrapolated=np.ones(len(sizes), dtype=np.bool_),
+    )
+
+
+def _prediction(seconds: Array, curve: LinkCurve, extrapolated: NDArray[np.bool_]) -> Prediction:
+    low = np.where(extrapolated, np.minimum(curve.low, -0.5 * DERIVED_SPREAD), curve.low)
+    high = np.where(extrapolated, np.maximum(curve.high, 0.5 * DERIVED_SPREAD), curve.high)
+    return Prediction(
+        seconds=seconds,
+        p10_seconds=seconds * np.exp(low),
+        p90_seconds=seconds * np.exp(high),
+        provenance="fitted",
+        extrapolated=extrapolated,
+    )

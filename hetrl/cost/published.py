@@ -1,0 +1,194 @@
+"""Column formats of published measurement tables, and the operator calls their rows stand for.
+
+The formats are those of gemm.csv, attention_prefill.csv, attention_decode.csv, the collective tables, vidur_mlp.csv
+and end_to_end.csv; see docs/fidelity.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetrl import catalog
+from hetrl.cost.operators import ENGINES
+from hetrl.cost.work import DIMENSIONS, Array
+from hetrl.errors import Problem, SpecError
+from hetrl.spec.device_names import find_device
+from hetrl.spec.devices import DeviceType
+
+MAX_ROWS = 5_000_000
+MAX_TABLE_BYTES = 2**30
+
+KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemm": ("gpu", "dtype", "m", "n", "k"),
+        "attention_prefill": ("gpu", "dtype", "batch", "heads", "kv_heads", "head_dim", "seq_len"),
+        "attention_decode": ("gpu", "dtype", "batch", "heads", "kv_heads", "head_dim", "kv_len"),
+        "collective": ("gpu", "link", "impl", "op", "world_size", "nodes", "bytes"),
+        "layer": ("gpu", "tp", "num_tokens", "n_head", "n_kv_head", "n_embd", "n_ffn", "gated"),
+        "end_to_end": ("category", "gpu", "num_gpus", "model", "metric", "unit"),
+    }
+)
+"""Kind of a table -> columns it must have."""
+
+LAYER_OPERATORS: Mapping[str, str] = MappingProxyType(
+    {
+        "emb": "memory_embedding",
+        "input_layernorm": "memory_norm",
+        "attn_pre_proj": "gemm",
+        "attn_rope": "memory_rotary",
+        "attn_post_proj": "gemm",
+        "post_attention_layernorm": "memory_norm",
+        "mlp_up_proj": "gemm",
+        "mlp_act": "memory_activation",
+        "mlp_down_proj": "gemm",
+        "add": "memory_add",
+    }
+)
+"""Operators of a layer table (columns ``<name>_us``) and the operator model of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A CSV file: its kind, and its columns as text."""
+
+    path: Path
+    kind: str
+    header: tuple[str, ...]
+    columns: Mapping[str, tuple[str, ...]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def numbers(self, name: str) -> Array:
+        """Column of positive numbers; SpecError naming the first line that is not one."""
+        return _positive(self.path, name, self.columns[name])
+
+    def engines(self) -> list[str | None]:
+        """Engine of each row, from its ``source`` column; None where it names none."""
+        sources = self.columns.get("source", ("",) * len(self))
+        return [next((engine for engine in ENGINES if engine in source), None) for source in sources]
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """Read a CSV file of one of the `KINDS`.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, has rows of different lengths or is of no known kind.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_TABLE_BYTES:
+            raise SpecError(Problem(path=str(path), message="the table is larger than 1 GiB"))
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.reader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(Problem(path=str(path), message=f"cannot be read as CSV: {error}")) from error
+    if not rows or len(rows) > MAX_ROWS:
+        raise SpecError(Problem(path=str(path), message="the table is empty" if not rows else "too many rows"))
+    header = tuple(rows[0])
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(header):
+            raise SpecError(
+                Problem(path=f"{path}:{number}", message=f"{len(row)} fields where the header has {len(header)}")
+            )
+    if len(set(header)) != len(header):
+        raise SpecError(Problem(path=str(path), message="two columns have the same name"))
+    kind = next((name for name, needed in KINDS.items() if set(needed) <= set(header)), None)
+    if kind is None:
+        valid = "; ".join(f"{name}: {','.join(needed)}" for name, needed in KINDS.items())
+        raise SpecError(
+            Problem(path=str(path), message="columns of no known table", found=",".join(header), valid=valid)
+        )
+    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else ((),) * len(header)
+    return Table(path=path, kind=kind, header=header, columns=dict(zip(header, map(tuple, columns), strict=True)))
+
+
+def device_of(name: str) -> DeviceType:
+    """Device type of a name in a published table; SpecError if nobody knows it."""
+    known: Mapping[str, str] = catalog.read("fitted/names.yaml")["devices"]
+    return find_device(known.get(name.lower(), name.replace("_", "-")), path="gpu")[0]
+
+
+def link_figures(link: str) -> tuple[float, float]:
+    """Datasheet latency (seconds) and bandwidth (bytes/s, one direction) of a link by the start of its name.
+
+    Links between nodes (``_inter_`` in the name) are network cards. SpecError if the name says nothing.
+    """
+    known: Mapping[str, Mapping[str, float]] = catalog.read("fitted/names.yaml")["links"]
+    matching = [name for name in known if link.startswith(name)]
+    name = "inter" if "_inter" in link else max(matching, key=len, default="")
+    if not name:
+        raise SpecError(
+            Problem(
+                path="link", message="unknown link", found=link, valid="a name that starts with " + ", ".join(known)
+            )
+        )
+    return known[name]["latency_us"] * 1e-6, known[name]["GBps"] * 1e9
+
+
+def dims_of(table: Table) -> Array:
+    """Dimensions ``[D, N]`` of an operator table."""
+    return np.stack([table.numbers(name) for name in DIMENSIONS[table.kind]])
+
+
+def layer_dims(table: Table, name: str) -> Array:
+    """Dimensions ``[D, N]`` of one operator of a layer table, per shard of its tensor-parallel degree.
+
+    Bytes count what the operator reads and writes, in two-byte elements. Key/value heads below one are replicated.
+    """
+    tokens, degree = table.numbers("num_tokens"), table.numbers("tp")
+    heads, kv_heads = table.numbers("n_head"), table.numbers("n_kv_head")
+    hidden, width = table.numbers("n_embd"), table.numbers("n_ffn")
+    gated = np.array([text.strip().lower() in ("1", "true", "1.0") for text in table.columns["gated"]])
+    head_dim = hidden / heads
+    own_heads, own_kv = heads / degree, np.maximum(1.0, kv_heads / degree)
+    gemms: Mapping[str, tuple[Array, Array]] = {
+        "attn_pre_proj": ((own_heads + 2 * own_kv) * head_dim, hidden),
+        "attn_post_proj": (hidden, own_heads * head_dim),
+        "mlp_up_proj": (np.where(gated, 2, 1) * width / degree, hidden),
+        "mlp_down_proj": (hidden, width / degree),
+    }
+    if name in gemms:
+        return np.stack([tokens, *gemms[name]])
+    elements = {
+        "emb": 2 * hidden,
+        "input_layernorm": 2 * hidden,
+        "post_attention_layernorm": 2 * hidden,
+        "attn_rope": 2 * (own_heads + own_kv) * head_dim,
+        "mlp_act": np.where(gated, 3, 2) * width / degree,
+        "add": 3 * hidden,
+    }[name]
+    return np.asarray(2.0 * tokens * elements, dtype=np.float64)[None, :]
+
+
+def _positive(path: Path, name: str, column: Sequence[str]) -> Array:
+    values: Array
+    try:
+        values = np.array(column, dtype=np.float64)
+        good: NDArray[np.bool_] = np.isfinite(values) & (values > 0)
+    except ValueError:
+        good = np.array([_is_positive(text) for text in column])
+        values = np.zeros(len(column))
+    if not good.all():
+        row = int(np.flatnonzero(~good)[0])
+        raise SpecError(
+            Problem(path=f"{path}:{row + 2}", message=f"{name} must be a positive number", found=repr(column[row])[:60])
+        )
+    return values
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False

@@ -1,0 +1,95 @@
+"""Fitting link curves: offset, square root and bandwidth, and the residual between them."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hetrl.cost.links import LinkCurve, operation
+from hetrl.cost.work import Array
+
+MAX_KNOTS = 24
+NUM_REWEIGHTINGS = 8
+
+
+def fit_curve(
+    num_bytes: Array,
+    seconds: Array,
+    *,
+    link: str,
+    implementation: str,
+    op: str,
+    world_size: int,
+    num_nodes: int,
+    gpu: str,
+    source: str,
+) -> LinkCurve:
+    """Fit one curve to sizes ``[N]`` and times ``[N]``; its interval comes from leaving single sizes out."""
+    order = np.argsort(num_bytes, kind="stable")
+    sizes, times = num_bytes[order], seconds[order]
+    terms = fit_terms(sizes, times)
+    knots, residuals = _knots(sizes, times, terms)
+    errors = []
+    for left_out in range(1, len(sizes) - 1):
+        kept = np.arange(len(sizes)) != left_out
+        inner_knots, inner = _knots(sizes[kept], times[kept], terms)
+        at = sizes[left_out]
+        errors.append(np.log(times[left_out] / _terms_seconds(terms, at)) - np.interp(np.log(at), inner_knots, inner))
+    low, high = np.quantile(errors, [0.1, 0.9]) if len(errors) >= 5 else (-0.2, 0.2)
+    return LinkCurve(
+        link=link,
+        implementation=implementation,
+        op=operation(op),
+        world_size=world_size,
+        num_nodes=num_nodes,
+        gpu=gpu,
+        offset_seconds=float(terms[0]),
+        seconds_per_sqrt_byte=float(terms[1]),
+        seconds_per_byte=float(terms[2]),
+        knots_log_bytes=tuple(round(float(each), 6) for each in knots),
+        knots_residual=tuple(round(float(each), 6) for each in residuals),
+        low=float(low),
+        high=float(high),
+        source=source,
+    )
+
+
+def fit_terms(num_bytes: Array, seconds: Array) -> Array:
+    """Offset, seconds per square root of a byte, seconds per byte: non-negative, by reweighted relative error."""
+    columns = np.stack([np.ones_like(num_bytes), np.sqrt(num_bytes), num_bytes], axis=1)
+    scale = columns.max(axis=0)
+    weight = 1.0 / seconds
+    terms = np.zeros(3)
+    for _ in range(NUM_REWEIGHTINGS):
+        terms = nnls(columns / scale * weight[:, None], seconds * weight)[0] / scale
+        error = np.abs(columns @ terms / seconds - 1.0)
+        weight = 1.0 / seconds / np.sqrt(np.maximum(error, 0.02))
+    return np.asarray(terms)
+
+
+def fit_latency_and_bandwidth(num_bytes: Array, seconds: Array) -> tuple[float, float]:
+    """Latency in seconds and bytes per second of point-to-point messages (two terms, relative error)."""
+    columns = np.stack([np.ones_like(num_bytes), num_bytes], axis=1)
+    scale = columns.max(axis=0)
+    latency, per_byte = nnls(columns / scale / seconds[:, None], np.ones_like(seconds))[0] / scale
+    if per_byte <= 0:
+        raise ValueError("the messages are too small to see a bandwidth")
+    return float(latency), float(1.0 / per_byte)
+
+
+def _terms_seconds(terms: Array, num_bytes: Array | float) -> Array:
+    return np.asarray(terms[0] + terms[1] * np.sqrt(num_bytes) + terms[2] * num_bytes)
+
+
+def _knots(sizes: Array, times: Array, terms: Array) -> tuple[Array, Array]:
+    """Log sizes and log residuals; more than `MAX_KNOTS` sizes are grouped and each group gives its median."""
+    logs, residual = np.log(sizes), np.log(times / _terms_seconds(terms, sizes))
+    if len(sizes) <= MAX_KNOTS:
+        return logs, residual
+    edges = np.linspace(logs[0], logs[-1], MAX_KNOTS)
+    group = np.searchsorted(edges, logs, side="left")
+    present = np.unique(group)
+    knots = np.array([logs[group == each].mean() for each in present])
+    values = np.array([np.median(residual[group == each]) for each in present])
+    knots[0], knots[-1] = logs[0], logs[-1]
+    return knots, values

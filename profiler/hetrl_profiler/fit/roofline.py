@@ -1,0 +1,73 @@
+"""Fitting a roofline: offset and one coefficient per term, by robust relative error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from hetrl.cost.fitted import Roofline
+from hetrl.cost.operators import ENGINES
+from hetrl.cost.work import Array
+from hetrl_profiler.fit.samples import Samples
+
+SIZE_WEIGHT = 0.75
+"""Weight of a row grows with seconds^0.75: what lies beyond the data is extrapolated from the large shapes."""
+
+
+def fit_roofline(terms: Array, seconds: Array) -> Roofline:
+    """Fit to terms ``[T, N]`` and seconds ``[N]`` of one engine."""
+    weight = np.sqrt((seconds / np.median(seconds)) ** SIZE_WEIGHT)
+    weight /= np.sqrt((weight**2).mean())
+    logs = np.log(seconds)
+
+    def residual(parameters: Array) -> Array:
+        return np.asarray(weight * (np.log(_roofline(parameters).seconds(terms)) - logs))
+
+    start = np.concatenate([[np.log(np.quantile(seconds, 0.05))], np.full(len(terms), 0.3)])
+    bounds = (np.concatenate([[-20.0], np.full(len(terms), -9.0)]), np.concatenate([[5.0], np.full(len(terms), 9.0)]))
+    start = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
+    return _roofline(least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)
+
+
+def fit_rooflines(samples: Samples) -> dict[str, Roofline]:
+    """One roofline per engine."""
+    terms = samples.work.terms
+    return {
+        engine: fit_roofline(terms[:, chosen], samples.seconds[chosen])
+        for engine in samples.engines
+        for chosen in [samples.engine == ENGINES.index(engine)]
+    }
+
+
+def roofline_seconds(rooflines: dict[str, Roofline], samples: Samples) -> Array:
+    """Roofline time of every row; an engine without a roofline takes the first."""
+    terms = samples.work.terms
+    first = next(iter(rooflines.values()))
+    out = np.empty(len(samples))
+    for code in np.unique(samples.engine):
+        chosen = samples.engine == code
+        out[chosen] = rooflines.get(ENGINES[code], first).seconds(terms[:, chosen])
+    return out
+
+
+def mean_rooflines(many: Sequence[dict[str, Roofline]]) -> dict[str, Roofline]:
+    """Geometric mean over devices, per engine."""
+    out = {}
+    for engine in ENGINES:
+        known = [rooflines[engine] for rooflines in many if engine in rooflines]
+        if known:
+            out[engine] = Roofline(
+                offset_seconds=float(np.exp(np.mean([np.log(each.offset_seconds) for each in known]))),
+                coefficients=tuple(
+                    float(np.exp(np.mean(np.log(values))))
+                    for values in zip(*(each.coefficients for each in known), strict=True)
+                ),
+            )
+    return out
+
+
+def _roofline(parameters: Array) -> Roofline:
+    offset, *coefficients = np.exp(parameters)
+    return Roofline(offset_seconds=float(offset), coefficients=tuple(float(each) for each in coefficients))
