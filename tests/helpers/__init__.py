@@ -1,0 +1,1 @@
+"""Shared by tests: a textbook operator library and small jobs."""
