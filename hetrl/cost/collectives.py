@@ -30,7 +30,9 @@ def send_seconds(v: float, link: Link) -> float:
     return link.latency_seconds + v / link.bytes_per_second
 
 
-def hierarchical_all_reduce_seconds(v: float, *, devices_per_node: int, num_nodes: int, inner: Link, outer: Link) -> float:
+def hierarchical_all_reduce_seconds(
+    v: float, *, devices_per_node: int, num_nodes: int, inner: Link, outer: Link
+) -> float:
     """All-reduce inside nodes, between nodes, and back: ``2(g-1)(L1 + v/(g W1)) + 2(N-1)(L2 + v/(N W2))``.
 
     ``outer`` is the bandwidth a node has for this buffer, so its network card, shared with concurrent flows.
@@ -78,5 +80,7 @@ def best_all_reduce_seconds(v: float, topology: Topology, devices: Sequence[int]
     inner = min((topology.nodes[node].intra_link for node in nodes), key=lambda link: link.bytes_per_second)
     leaders = [next(device for device in devices if topology.devices[device].node == node) for node in nodes]
     outer = slowest_link(topology, leaders, flows_per_node=flows_per_node)
-    two_level = hierarchical_all_reduce_seconds(v, devices_per_node=counts.pop(), num_nodes=len(nodes), inner=inner, outer=outer)
+    two_level = hierarchical_all_reduce_seconds(
+        v, devices_per_node=counts.pop(), num_nodes=len(nodes), inner=inner, outer=outer
+    )
     return min(flat, two_level)

@@ -127,5 +127,5 @@ def _task_json(task: TaskEstimate) -> dict[str, Any]:
         "communication_seconds": task.communication_seconds,
         "switch_seconds": task.switch_seconds,
         "replica_seconds": list(task.replica_seconds),
-        **{name: value for name, value in task.details.items()},
+        **task.details,
     }

@@ -142,11 +142,12 @@ def plan_transfers(job: Job, plan: Plan, model: CostModel) -> tuple[Transfer, ..
         if source.kind != "train":
             continue
         for target in workflow.tasks:
-            if target.role == source.role and target.kind != "train":
-                if plan.task(target.name).residency.weights_when_idle != "shared":
-                    transfers.append(
-                        weight_sync(job, model, source, plan.task(source.name), target, plan.task(target.name))
-                    )
+            if target.role != source.role or target.kind == "train":
+                continue
+            if plan.task(target.name).residency.weights_when_idle != "shared":
+                transfers.append(
+                    weight_sync(job, model, source, plan.task(source.name), target, plan.task(target.name))
+                )
     return tuple(transfers)
 
 
@@ -233,7 +234,9 @@ def share_problems(job: Job, plan: Plan) -> list[Problem]:
                     )
                 )
         if task.kind == "train":
-            layouts = {tuple((stage.num_layers, len(stage.devices)) for stage in replica.stages) for replica in each.replicas}
+            layouts = {
+                tuple((stage.num_layers, len(stage.devices)) for stage in replica.stages) for replica in each.replicas
+            }
             if len(layouts) > 1:
                 problems.append(
                     Problem(

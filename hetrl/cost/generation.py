@@ -86,7 +86,9 @@ def replica_generation(
         return Generation(prefill_seconds=math.inf, decode_seconds=math.inf, concurrency=0, num_iterations=0.0)
     stages = placed_stages(topology, replica)
     active, context, iterations = decode_profile(batch, sequences, running)
-    composed = float(iterations @ decode_iteration_seconds(costs, topology, replica, stages, task.model, active, context))
+    composed = float(
+        iterations @ decode_iteration_seconds(costs, topology, replica, stages, task.model, active, context)
+    )
     slowest = max(
         costs.model.calibration(placed.device_type.name, "generate").seconds(
             composed, float(iterations.sum()), sequences * batch.mean_response_tokens

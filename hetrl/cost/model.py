@@ -126,11 +126,16 @@ class CostModel:
             raise SpecError(Problem(path=str(path), message=f"cannot read the cost model: {error}")) from error
         if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != VERSION:
             raise SpecError(
-                Problem(path=str(path), message="not a cost model of this version", valid=f"format {FORMAT}, version {VERSION}")
+                Problem(
+                    path=str(path),
+                    message="not a cost model of this version",
+                    valid=f"format {FORMAT}, version {VERSION}",
+                )
             )
         try:
             calibrations = {
-                (str(row.pop("device")), str(row.pop("phase"))): PhaseCalibration(**row) for row in document["calibrations"]
+                (str(row.pop("device")), str(row.pop("phase"))): PhaseCalibration(**row)
+                for row in document["calibrations"]
             }
             return cls(
                 library=OperatorLibrary.load(path.parent / Path(str(document["operators"])).name),

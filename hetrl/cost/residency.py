@@ -166,7 +166,7 @@ def _train_rank(
         **process,
     }
     sync = {**idle, "weights": state.weights}
-    host = allowed.host_process_bytes
+    host = float(allowed.host_process_bytes)
     host += state.optimizer if where != "device" else 0.0
     host += 0.0 if weights_stay else state.weights
     return RankMemory(active=active, sync=sync, idle=idle, host=host)
@@ -247,7 +247,7 @@ def plan_memory(job: Job, plan: Plan) -> MemoryUse:
         for name in group.tasks:
             if job.workflow.task(name).kind == "generate":
                 kv_tokens[name] = _place_kv_pools(job, plan.task(name), usage)
-    hosts = {node: 0.0 for node in range(len(job.topology.nodes))}
+    hosts = dict.fromkeys(range(len(job.topology.nodes)), 0.0)
     for by_device in ranks.values():
         for device, rank in by_device.items():
             hosts[job.topology.devices[device].node] += rank.host
@@ -313,5 +313,7 @@ def _place_kv_pools(job: Job, plan: TaskPlan, usage: dict[int, dict[str, dict[st
             for device in stage.devices:
                 names = list(usage[device]) if stays else [plan.task]
                 for name in names:
-                    usage[device][name]["kv_cache" if name == plan.task else f"{plan.task} KV cache (idle)"] = held * each
+                    usage[device][name]["kv_cache" if name == plan.task else f"{plan.task} KV cache (idle)"] = (
+                        held * each
+                    )
     return tuple(tokens)

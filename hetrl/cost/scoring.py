@@ -31,7 +31,11 @@ def replica_scoring_seconds(
     )
     sends = [fill * seconds for seconds in stage_sends_seconds(topology, replica, hidden)]
     forward = [
-        fill * (costs.model.calibration(placed.device_type.name, "score").seconds(seconds, 1, plan.micro_batch_size) + reduces)
+        fill
+        * (
+            costs.model.calibration(placed.device_type.name, "score").seconds(seconds, 1, plan.micro_batch_size)
+            + reduces
+        )
         for placed, seconds, reduces in zip(stages, compute, tensor, strict=True)
     ]
     return forward_only_seconds(forward, sends, num_micro_batches)

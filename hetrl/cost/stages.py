@@ -79,7 +79,9 @@ def forward_seconds(
     all_logits: bool = True,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Compute and tensor-parallel seconds of each stage's forward pass over one full micro-batch."""
-    hidden = activation_bytes(model, num_sequences=num_sequences, tokens=tokens, bytes_per_element=costs.bytes_per_element)
+    hidden = activation_bytes(
+        model, num_sequences=num_sequences, tokens=tokens, bytes_per_element=costs.bytes_per_element
+    )
     compute = tuple(
         costs.stage_forward_seconds(
             placed.device_type,

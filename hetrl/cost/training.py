@@ -131,7 +131,7 @@ def reduce_seconds(costs: UnitCosts, topology: Topology, task: Task, plan: TaskP
                 leaving[node] = leaving.get(node, 0) + plan.replicas[0].stages[j].tensor_parallel
     worst = 0.0
     unsharded = 1 if plan.sharding != "fsdp" else num_replicas
-    for j, (ring, state) in enumerate(zip(rings, rank_states(costs, task, plan), strict=True)):
+    for ring, state in zip(rings, rank_states(costs, task, plan), strict=True):
         nodes = {topology.devices[device].node for device in ring}
         flows = max((leaving.get(node, 1) for node in nodes), default=1)
         link = slowest_link(topology, ring, flows_per_node=flows)
@@ -190,7 +190,12 @@ def training_seconds(costs: UnitCosts, topology: Topology, batch: Batch, task: T
 
 
 def compose_training(
-    costs: UnitCosts, topology: Topology, batch: Batch, task: Task, plan: TaskPlan, replicas: tuple[ReplicaTraining, ...]
+    costs: UnitCosts,
+    topology: Topology,
+    batch: Batch,
+    task: Task,
+    plan: TaskPlan,
+    replicas: tuple[ReplicaTraining, ...],
 ) -> TrainingSeconds:
     """Add the gradient reduce and the optimizer step to the replicas' pipelines."""
     return TrainingSeconds(

@@ -54,7 +54,9 @@ def _best_link(job: Job, sources: tuple[int, ...], targets: tuple[int, ...]) -> 
     return min(links, key=lambda link: (-link.bytes_per_second, link.latency_seconds))
 
 
-def weight_sync(job: Job, model: CostModel, source: Task, source_plan: TaskPlan, target: Task, target_plan: TaskPlan) -> Transfer:
+def weight_sync(
+    job: Job, model: CostModel, source: Task, source_plan: TaskPlan, target: Task, target_plan: TaskPlan
+) -> Transfer:
     """Weights from a role's train task to another task of the role.
 
     Every target node receives one copy of the bytes its replicas hold, from the node that reaches it fastest; a
@@ -82,7 +84,9 @@ def weight_sync(job: Job, model: CostModel, source: Task, source_plan: TaskPlan,
     for node, num_bytes in sorted(received.items()):
         if node in sources:
             continue
-        nearest = min(sources, key=lambda each: (-job.topology.node_link(each, node).bytes_per_second, sent.get(each, 0.0), each))
+        nearest = min(
+            sources, key=lambda each: (-job.topology.node_link(each, node).bytes_per_second, sent.get(each, 0.0), each)
+        )
         link = job.topology.node_link(nearest, node)
         sent[nearest] = sent.get(nearest, 0.0) + num_bytes
         slowest = max(slowest, link.latency_seconds + num_bytes / link.bytes_per_second)
@@ -90,7 +94,9 @@ def weight_sync(job: Job, model: CostModel, source: Task, source_plan: TaskPlan,
         slowest = max(slowest, num_bytes / job.topology.nodes[node].nic_bytes_per_second)
     kinds = {job.topology.devices[device].type.name for device in target_plan.devices}
     seconds = max(model.calibration(kind, "sync").seconds(slowest + local, 1, 0) for kind in kinds)
-    return Transfer(kind="weights", source=source.name, target=target.name, num_bytes=float(sum(received.values())), seconds=seconds)
+    return Transfer(
+        kind="weights", source=source.name, target=target.name, num_bytes=float(sum(received.values())), seconds=seconds
+    )
 
 
 def switch_seconds(job: Job, task: Task, plan: TaskPlan, memory: Mapping[int, RankMemory]) -> float:

@@ -82,7 +82,9 @@ class UnitCosts:
         if key not in self._layer:
             layer = self.layer_kinds(model)[0][kind]
             batch_tokens = num_sequences * tokens
-            seconds = self._projections_seconds(device, model, layer, tensor_parallel, np.array([batch_tokens], dtype=np.float64))[0]
+            seconds = self._projections_seconds(
+                device, model, layer, tensor_parallel, np.array([batch_tokens], dtype=np.float64)
+            )[0]
             attention = self.model.operator(device, "attention_prefill", self.precision.dtype)
             seconds += attention.predict(
                 batch=num_sequences,
@@ -95,7 +97,7 @@ class UnitCosts:
         return self._layer[key]
 
     def head_seconds(self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: float) -> float:
-        """Seconds of the output head's forward pass on one rank; a scalar head costs one pass over the hidden states."""
+        """Seconds of the output head's forward pass on one rank; a scalar head reads the hidden states once."""
         key = (device.name, model.name, tensor_parallel, num_tokens)
         if key not in self._head:
             if model.head == "lm":
@@ -154,7 +156,9 @@ class UnitCosts:
             weight = np.concatenate([weight, np.tile(touched, len(experts))])
         seconds = gemm.predict(m=m, n=n, k=k).seconds * weight
         total += seconds.reshape(-1, len(tokens)).sum(axis=0)
-        total += memory.predict(bytes=tokens * memory_bound_bytes_per_token(model, layer, tensor_parallel, self.bytes_per_element)).seconds
+        total += memory.predict(
+            bytes=tokens * memory_bound_bytes_per_token(model, layer, tensor_parallel, self.bytes_per_element)
+        ).seconds
         return total
 
     # --- decoding -----------------------------------------------------------------------------------------------
@@ -247,6 +251,8 @@ def memory_bound_bytes_per_token(model: Model, layer: Layer, tensor_parallel: in
     reads and writes queries and keys; the activation function reads gate and up and writes one.
     """
     rotary = 2 * (layer.num_heads + layer.num_kv_heads) * layer.head_dim / tensor_parallel
-    width = layer.intermediate_size + layer.shared_intermediate_size + layer.experts_per_token * layer.moe_intermediate_size
+    width = (
+        layer.intermediate_size + layer.shared_intermediate_size + layer.experts_per_token * layer.moe_intermediate_size
+    )
     activation = (3 if layer.gated else 2) * width / tensor_parallel
     return bytes_per_element * (10 * model.hidden_size + rotary + activation)

@@ -42,18 +42,56 @@ def _tensor(task: TaskPlan) -> bool:
 
 
 CAPABILITIES: tuple[Capability, ...] = (
-    Capability(name="several replicas with uneven shares", supported=True, asked_by=lambda kind, task: len(task.replicas) > 1),
-    Capability(name="pipeline stages > 1 in training", supported=False, asked_by=lambda kind, task: kind == "train" and _pipeline(task)),
-    Capability(name="pipeline stages > 1 in scoring", supported=False, asked_by=lambda kind, task: kind == "score" and _pipeline(task)),
-    Capability(name="pipeline stages > 1 in generation", supported=False, asked_by=lambda kind, task: kind == "generate" and _pipeline(task)),
-    Capability(name="tensor parallel > 1 in training", supported=False, asked_by=lambda kind, task: kind == "train" and _tensor(task)),
-    Capability(name="tensor parallel > 1 in scoring", supported=False, asked_by=lambda kind, task: kind == "score" and _tensor(task)),
-    Capability(name="tensor parallel > 1 in generation", supported=False, asked_by=lambda kind, task: kind == "generate" and _tensor(task)),
-    Capability(name="optimizer-state sharding (ZeRO-1)", supported=False, asked_by=lambda kind, task: task.sharding == "zero1"),
-    Capability(name="fully sharded training (FSDP)", supported=False, asked_by=lambda kind, task: task.sharding == "fsdp"),
+    Capability(
+        name="several replicas with uneven shares", supported=True, asked_by=lambda kind, task: len(task.replicas) > 1
+    ),
+    Capability(
+        name="pipeline stages > 1 in training",
+        supported=False,
+        asked_by=lambda kind, task: kind == "train" and _pipeline(task),
+    ),
+    Capability(
+        name="pipeline stages > 1 in scoring",
+        supported=False,
+        asked_by=lambda kind, task: kind == "score" and _pipeline(task),
+    ),
+    Capability(
+        name="pipeline stages > 1 in generation",
+        supported=False,
+        asked_by=lambda kind, task: kind == "generate" and _pipeline(task),
+    ),
+    Capability(
+        name="tensor parallel > 1 in training",
+        supported=False,
+        asked_by=lambda kind, task: kind == "train" and _tensor(task),
+    ),
+    Capability(
+        name="tensor parallel > 1 in scoring",
+        supported=False,
+        asked_by=lambda kind, task: kind == "score" and _tensor(task),
+    ),
+    Capability(
+        name="tensor parallel > 1 in generation",
+        supported=False,
+        asked_by=lambda kind, task: kind == "generate" and _tensor(task),
+    ),
+    Capability(
+        name="optimizer-state sharding (ZeRO-1)", supported=False, asked_by=lambda kind, task: task.sharding == "zero1"
+    ),
+    Capability(
+        name="fully sharded training (FSDP)", supported=False, asked_by=lambda kind, task: task.sharding == "fsdp"
+    ),
     Capability(name="activation recomputation", supported=False, asked_by=lambda kind, task: task.recompute),
-    Capability(name="optimizer states in host RAM", supported=False, asked_by=lambda kind, task: task.residency.optimizer_states != "device"),
-    Capability(name="weights in host RAM while idle", supported=False, asked_by=lambda kind, task: task.residency.weights_when_idle == "host"),
+    Capability(
+        name="optimizer states in host RAM",
+        supported=False,
+        asked_by=lambda kind, task: task.residency.optimizer_states != "device",
+    ),
+    Capability(
+        name="weights in host RAM while idle",
+        supported=False,
+        asked_by=lambda kind, task: task.residency.weights_when_idle == "host",
+    ),
     Capability(
         name="engine weights dropped while idle",
         supported=False,

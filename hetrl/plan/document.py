@@ -104,7 +104,8 @@ def describe_devices(job: Job) -> tuple[dict[str, Any], ...]:
 def describe_tasks(job: Job) -> tuple[dict[str, Any], ...]:
     """Every task's kind, role and model."""
     return tuple(
-        {"task": task.name, "kind": task.kind, "role": task.role, "model": task.model.name} for task in job.workflow.tasks
+        {"task": task.name, "kind": task.kind, "role": task.role, "model": task.model.name}
+        for task in job.workflow.tasks
     )
 
 
@@ -120,7 +121,9 @@ def _task_json(task: TaskPlan) -> dict[str, Any]:
         "replicas": [
             {
                 "num_prompts": replica.num_prompts,
-                "stages": [{"num_layers": stage.num_layers, "devices": list(stage.devices)} for stage in replica.stages],
+                "stages": [
+                    {"num_layers": stage.num_layers, "devices": list(stage.devices)} for stage in replica.stages
+                ],
             }
             for replica in task.replicas
         ],
@@ -136,7 +139,9 @@ def check_schema(document: object, source: str) -> None:
         problems = _version_problems(document, source)
         if problems:
             raise SpecError(problems)
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(document), key=lambda error: list(map(str, error.path)))
+    errors = sorted(
+        jsonschema.Draft202012Validator(schema).iter_errors(document), key=lambda error: list(map(str, error.path))
+    )
     if errors:
         raise SpecError(
             Problem(
@@ -151,7 +156,14 @@ def check_schema(document: object, source: str) -> None:
 def _version_problems(document: Mapping[str, Any], source: str) -> list[Problem]:
     problems = []
     if document.get("format") != FORMAT:
-        problems.append(Problem(path=source, message="not a hetrl plan", found=repr(document.get("format")), valid=f'"format": "{FORMAT}"'))
+        problems.append(
+            Problem(
+                path=source,
+                message="not a hetrl plan",
+                found=repr(document.get("format")),
+                valid=f'"format": "{FORMAT}"',
+            )
+        )
     elif document.get("version") != VERSION:
         problems.append(
             Problem(
@@ -183,7 +195,11 @@ def read_plan(path: Path) -> PlanDocument:
     try:
         size = path.stat().st_size
         if size > MAX_PLAN_BYTES:
-            raise SpecError(Problem(path=source, message="plan is too large", found=f"{size} bytes", valid=f"at most {MAX_PLAN_BYTES}"))
+            raise SpecError(
+                Problem(
+                    path=source, message="plan is too large", found=f"{size} bytes", valid=f"at most {MAX_PLAN_BYTES}"
+                )
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(Problem(path=source, message=f"cannot be read: {error.strerror or error}")) from error
@@ -193,7 +209,12 @@ def read_plan(path: Path) -> PlanDocument:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            Problem(path=source, message=f"not valid JSON (cut off?): {error}", valid="the whole file that hetrl plan wrote", rule="JSON")
+            Problem(
+                path=source,
+                message=f"not valid JSON (cut off?): {error}",
+                valid="the whole file that hetrl plan wrote",
+                rule="JSON",
+            )
         ) from error
     return document_from_json(document, source)
 
@@ -201,7 +222,9 @@ def read_plan(path: Path) -> PlanDocument:
 def document_from_json(document: Any, source: str) -> PlanDocument:
     """Return the checked document of JSON data; see `read_plan`."""
     if not isinstance(document, dict):
-        raise SpecError(Problem(path=source, message="not a hetrl plan", found=type(document).__name__, valid="a JSON object"))
+        raise SpecError(
+            Problem(path=source, message="not a hetrl plan", found=type(document).__name__, valid="a JSON object")
+        )
     check_schema(document, source)
     known = {device["id"] for device in document["devices"]}
     problems = [
@@ -213,7 +236,9 @@ def document_from_json(document: Any, source: str) -> PlanDocument:
     if problems:
         raise SpecError(problems)
     plan = Plan(
-        groups=tuple(Group(tasks=tuple(group["tasks"]), devices=tuple(group["devices"])) for group in document["groups"]),
+        groups=tuple(
+            Group(tasks=tuple(group["tasks"]), devices=tuple(group["devices"])) for group in document["groups"]
+        ),
         tasks=tuple(_task_plan(entry) for entry in document["tasks"]),
     )
     return PlanDocument(
@@ -244,7 +269,8 @@ def _task_plan(entry: Mapping[str, Any]) -> TaskPlan:
             Replica(
                 num_prompts=replica["num_prompts"],
                 stages=tuple(
-                    Stage(num_layers=stage["num_layers"], devices=tuple(stage["devices"])) for stage in replica["stages"]
+                    Stage(num_layers=stage["num_layers"], devices=tuple(stage["devices"]))
+                    for stage in replica["stages"]
                 ),
             )
             for replica in entry["replicas"]

@@ -122,13 +122,20 @@ class Plan:
             for device in group.devices:
                 if device in owner:
                     problems.append(
-                        Problem(path=f"groups[{number}].devices", message="device is in two groups", found=str(device), rule="GROUPS")
+                        Problem(
+                            path=f"groups[{number}].devices",
+                            message="device is in two groups",
+                            found=str(device),
+                            rule="GROUPS",
+                        )
                     )
                 owner[device] = number
             for name in group.tasks:
                 if name in grouped:
                     problems.append(
-                        Problem(path=f"groups[{number}].tasks", message="task is in two groups", found=name, rule="GROUPS")
+                        Problem(
+                            path=f"groups[{number}].tasks", message="task is in two groups", found=name, rule="GROUPS"
+                        )
                     )
                 grouped[name] = number
         if set(grouped) != set(by_name) or len(by_name) != len(self.tasks):
@@ -164,9 +171,19 @@ def _task_problems(task: TaskPlan, owner: Mapping[int, int], grouped: Mapping[st
     if task.sharding not in SHARDINGS:
         problem(".sharding", "unknown sharding", task.sharding, ", ".join(SHARDINGS))
     if task.residency.weights_when_idle not in WEIGHTS_WHEN_IDLE:
-        problem(".residency.weights_when_idle", "unknown residency", task.residency.weights_when_idle, ", ".join(WEIGHTS_WHEN_IDLE))
+        problem(
+            ".residency.weights_when_idle",
+            "unknown residency",
+            task.residency.weights_when_idle,
+            ", ".join(WEIGHTS_WHEN_IDLE),
+        )
     if task.residency.optimizer_states not in OPTIMIZER_STATES:
-        problem(".residency.optimizer_states", "unknown residency", task.residency.optimizer_states, ", ".join(OPTIMIZER_STATES))
+        problem(
+            ".residency.optimizer_states",
+            "unknown residency",
+            task.residency.optimizer_states,
+            ", ".join(OPTIMIZER_STATES),
+        )
     if task.micro_batch_size < 1:
         problem(".micro_batch_size", "must be at least 1", task.micro_batch_size)
     if not task.replicas:

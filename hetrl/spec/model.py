@@ -86,7 +86,7 @@ class Model:
     tied_embeddings
         The output head shares the embedding matrix.
     embedding_parameters, head_parameters, final_norm_parameters
-        Parameters outside the layers; ``head_parameters`` is 0 when tied, and ``hidden_size`` (+bias) for a scalar head.
+        Parameters outside the layers; ``head_parameters`` is 0 when tied, ``hidden_size`` (+bias) for a scalar head.
     head
         ``lm`` or ``scalar`` (reward models, critics).
     weight_dtype

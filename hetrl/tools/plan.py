@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=int, help="cost evaluations to spend; overrides optimizer.budget")
     parser.add_argument("--max-search-seconds", type=float, help="overrides optimizer.max_search_seconds")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="PATH=VALUE", help="override any key, e.g. cluster_topology.nodes[1].type=A100-40GB"
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="override any key, e.g. cluster_topology.nodes[1].type=A100-40GB",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="no progress on the terminal")
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_cost_model(path: Path | None) -> CostModel:
-    """The cost model of a file, or the built-in one."""
+    """Return the cost model of a file, or the built-in one."""
     return CostModel.load(path) if path is not None else CostModel.builtin()
 
 
@@ -94,20 +98,24 @@ def document_of(job: Job, result: SearchResult, costs: UnitCosts, *, config_fold
 
 def _overrides(args: argparse.Namespace) -> dict[str, object]:
 
-
     overrides: dict[str, object] = {}
     for text in args.set:
         path, equals, value = text.partition("=")
         if not equals or not path:
             raise SpecError(Problem(path="--set", message="not PATH=VALUE", found=text, valid="optimizer.seed=1"))
         overrides[path] = parse_yaml(value, "--set") if value else None
-    given = {"solver": args.solver, "seed": args.seed, "budget": args.budget, "max_search_seconds": args.max_search_seconds}
+    given = {
+        "solver": args.solver,
+        "seed": args.seed,
+        "budget": args.budget,
+        "max_search_seconds": args.max_search_seconds,
+    }
     overrides.update({f"optimizer.{key}": value for key, value in given.items() if value is not None})
     return overrides
 
 
 def _relative_folder(config: Path, out: Path | None) -> str:
-    """The configuration's folder as seen from plan.json, so that equal jobs give equal plans anywhere."""
+    """Return the configuration's folder as seen from plan.json, so that equal jobs give equal plans anywhere."""
     base = out.parent if out is not None else Path()
     return os.path.relpath(config.resolve().parent, base.resolve())
 
@@ -115,7 +123,12 @@ def _relative_folder(config: Path, out: Path | None) -> str:
 def _progress(stage: str, cost: float) -> None:
     if sys.stderr.isatty():
         shown = f"{cost:.3g} s per step" if cost < 1e11 else "nothing fits yet"
-        print(f"\r\033[Ksearching: {stage}, best so far {shown}", end="" if stage != "polish" else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[Ksearching: {stage}, best so far {shown}",
+            end="" if stage != "polish" else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,25 +29,26 @@ def _moved(job: Job, task: Task, plan: TaskPlan) -> str:
     parts = []
     if optimizer == "host":
         host = sum(rank.host for rank in memory.values())
-        parts.append(f"optimizer states live in host RAM ({format_bytes(host)} with buffers), the optimizer step runs there")
+        parts.append(
+            f"optimizer states live in host RAM ({format_bytes(host)} with buffers), where the optimizer steps"
+        )
     elif optimizer == "host_when_idle":
         moved = sum(rank.active["optimizer"] for rank in memory.values())
         parts.append(f"optimizer states ({format_bytes(moved)}) are in host RAM outside its interval")
     weights = plan.residency.weights_when_idle
-    held = sum(_weights(rank) for rank in memory.values())
+    held = sum(rank.active["weights"] for rank in memory.values())
     if weights == "host":
         parts.append(f"weights ({format_bytes(held)}) are in host RAM outside its interval")
     elif weights == "dropped":
-        parts.append(f"engine weights ({format_bytes(held)}) and KV cache are freed while other tasks run; the weight sync brings them back")
+        parts.append(
+            f"engine weights ({format_bytes(held)}) and KV cache are freed while other tasks run; "
+            "the weight sync brings them back"
+        )
     return " and ".join(parts)
 
 
-def _weights(rank: RankMemory) -> float:
-    return rank.active["weights"]
-
-
 def _reason(job: Job, plan: Plan, group: Group) -> str:
-    """The fullest device of the group if every task of it kept everything on its devices."""
+    """Describe the fullest device of the group if every task of it kept everything on its devices."""
     needed: dict[int, float] = dict.fromkeys(group.devices, 0.0)
     for name in group.tasks:
         memory: Mapping[int, RankMemory] = task_memory(job, job.workflow.task(name), _all_resident(plan.task(name)))
@@ -58,7 +59,7 @@ def _reason(job: Job, plan: Plan, group: Group) -> str:
     names = ", ".join(group.tasks)
     if needed[fullest] > limit:
         return f"{names} would together need {format_bytes(needed[fullest])} on device {fullest}, which allows {format_bytes(limit)}; so"
-    return f"{names}: on device {fullest} ({format_bytes(limit)} allowed) the room serves a larger KV cache better; so"
+    return f"{names}: the room on device {fullest} ({format_bytes(limit)}) serves a larger KV cache better; so"
 
 
 def _all_resident(plan: TaskPlan) -> TaskPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping
 
@@ -21,7 +22,7 @@ WIDTH = 118
 
 def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     """Return everything that ``hetrl plan`` prints."""
-    console = Console(width=WIDTH, record=True, file=_Nowhere())
+    console = Console(width=WIDTH, record=True, file=io.StringIO())
     estimate = result.estimate
     console.print(_groups_table(job, result))
     console.print(_timeline(result))
@@ -54,16 +55,6 @@ def assumed_lines(assumed: Mapping[str, str]) -> list[str]:
         section, _, key = path.rpartition(".")
         sections.setdefault(section.removeprefix("cluster_topology."), []).append(f"{key} = {value}")
     return [f"{section}: {', '.join(entries)}" for section, entries in sections.items()]
-
-
-class _Nowhere:
-    """A text stream that keeps nothing: the console only records."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        return
 
 
 def _groups_table(job: Job, result: SearchResult) -> Table:
@@ -111,7 +102,12 @@ def layout_text(job: Job, task: TaskPlan) -> str:
 
 def _keeps_text(job: Job, plan: Plan, task: TaskPlan) -> str:
     kind = job.workflow.task(task.task).kind
-    words = {"resident": "weights", "host": "weights on host", "dropped": "nothing (sleeps)", "shared": "shared weights"}
+    words = {
+        "resident": "weights",
+        "host": "weights on host",
+        "dropped": "nothing (sleeps)",
+        "shared": "shared weights",
+    }
     text = words[task.residency.weights_when_idle]
     if kind == "train":
         states = {"device": "states", "host_when_idle": "states to host when idle", "host": "states on host"}
@@ -140,7 +136,7 @@ def _timeline(result: SearchResult) -> Table:
 
 
 def _memory_table(job: Job, result: SearchResult) -> Table:
-    """The fullest interval of the fullest device of every group and device type."""
+    """Show the fullest interval of the fullest device of every group and device type."""
     memory = result.estimate.memory
     table = Table(title="memory, fullest device of each kind", title_justify="left", show_edge=False)
     for heading in ("group", "device", "interval", "largest terms"):
@@ -160,7 +156,14 @@ def _memory_table(job: Job, result: SearchResult) -> Table:
             largest = sorted(terms, key=lambda term: -terms[term])[:3]
             described = ", ".join(f"{term} {format_bytes(terms[term])}" for term in largest)
             limit = memory.limits[device]
-            table.add_row(str(number), f"{kind} (id {device})", interval, described, format_bytes(share * limit), format_bytes(limit))
+            table.add_row(
+                str(number),
+                f"{kind} (id {device})",
+                interval,
+                described,
+                format_bytes(share * limit),
+                format_bytes(limit),
+            )
     return table
 
 
@@ -184,8 +187,12 @@ def _bound_lines(result: SearchResult) -> list[str]:
 def _search_lines(result: SearchResult) -> list[str]:
     counts = result.counts
     cuts = sum(number for name, number in counts.items() if name.startswith("cut_"))
-    kept = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if not name.startswith("cut_"))
+    kept = ", ".join(
+        f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if not name.startswith("cut_")
+    )
     lines = [f"search: {kept}; {cuts:,} cut"]
     if result.stopped_by_time:
-        lines.append("search: stopped by the time limit; another run may find another plan (use --budget for equal results)")
+        lines.append(
+            "search: stopped by the time limit; another run may find another plan (use --budget for equal results)"
+        )
     return lines

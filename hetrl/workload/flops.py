@@ -66,13 +66,15 @@ def expert_projections(hidden_size: int, layer: Layer) -> tuple[Projection, ...]
     if layer.num_experts == 0:
         return ()
     return (
-        Projection(name="expert_up", n=layer.moe_intermediate_size * (2 if layer.gated else 1), k=hidden_size, split="n"),
+        Projection(
+            name="expert_up", n=layer.moe_intermediate_size * (2 if layer.gated else 1), k=hidden_size, split="n"
+        ),
         Projection(name="expert_down", n=hidden_size, k=layer.moe_intermediate_size, split="k"),
     )
 
 
 def touched_experts(layer: Layer, num_tokens: float) -> float:
-    """Expected number of distinct experts that ``num_tokens`` tokens reach: ``E (1 - (1 - k/E)^tokens)``."""
+    """Return the expected number of distinct experts that ``num_tokens`` tokens reach: ``E (1 - (1 - k/E)^tokens)``."""
     if layer.num_experts == 0:
         return 0.0
     return float(layer.num_experts * (1.0 - (1.0 - layer.experts_per_token / layer.num_experts) ** num_tokens))

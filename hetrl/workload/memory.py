@@ -60,7 +60,7 @@ CPU_ALLOWANCES = Allowances(
 
 
 def allowances(vendor: str) -> Allowances:
-    """Allowances of a device vendor; on a CPU the device memory is the host memory."""
+    """Return the allowances of a device vendor; on a CPU the device memory is the host memory."""
     return CPU_ALLOWANCES if vendor == "cpu" else GPU_ALLOWANCES
 
 
@@ -97,7 +97,7 @@ def layer_counts(model: Model, first_layer: int, num_layers: int) -> list[tuple[
 
 
 def stage_parameters(model: Model, first_layer: int, num_layers: int) -> int:
-    """Parameters of a pipeline stage; the first holds the embedding, the last the head (a tied head is copied there)."""
+    """Parameters of a pipeline stage; the first holds the embedding, the last the head (a tied head again)."""
     before = model.parameters_before
     total = before[min(first_layer + num_layers, model.num_layers)] - before[first_layer]
     if first_layer == 0:
@@ -109,15 +109,21 @@ def stage_parameters(model: Model, first_layer: int, num_layers: int) -> int:
     return total
 
 
-def activation_bytes_per_token(model: Model, layer: Layer, tensor_parallel: int, *, bytes_per_element: int = 2) -> float:
+def activation_bytes_per_token(
+    model: Model, layer: Layer, tensor_parallel: int, *, bytes_per_element: int = 2
+) -> float:
     """Bytes kept for the backward pass by one layer and one token, with flash attention and without recomputation.
 
     Inputs of norms and projections stay whole on every rank (10 bytes per hidden element in two-byte precision,
     fp32 norm statistics included); queries, keys, values, attention output and MLP intermediates are divided by the
     tensor degree. A plain 4h MLP with full heads gives the ``10 + 24/T`` of arXiv 2205.05198.
     """
-    heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) + layer.num_kv_heads * (layer.head_dim + layer.v_head_dim)
-    width = layer.intermediate_size + layer.shared_intermediate_size + layer.experts_per_token * layer.moe_intermediate_size
+    heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) + layer.num_kv_heads * (
+        layer.head_dim + layer.v_head_dim
+    )
+    width = (
+        layer.intermediate_size + layer.shared_intermediate_size + layer.experts_per_token * layer.moe_intermediate_size
+    )
     mlp = (3 if layer.gated else 2) * width
     replicated = 5 * model.hidden_size + layer.num_experts
     return bytes_per_element * (replicated + (heads + mlp) / tensor_parallel)
@@ -145,7 +151,7 @@ def stage_activation_bytes(
     ]
     batch_tokens = micro_batch_size * tokens
     if recompute:
-        kept = num_layers * bytes_per_element * model.hidden_size * batch_tokens * micro_batches_in_flight
+        kept = float(num_layers * bytes_per_element * model.hidden_size * batch_tokens * micro_batches_in_flight)
         expanded = max(each for each, _ in per_token) * batch_tokens
     else:
         kept = sum(each * count for each, count in per_token) * batch_tokens * micro_batches_in_flight
@@ -176,12 +182,20 @@ def kv_bytes_per_token(
 
 
 def scoring_activation_bytes(
-    model: Model, *, tensor_parallel: int, micro_batch_size: int, tokens: int, last_stage: bool, bytes_per_element: int = 2
+    model: Model,
+    *,
+    tensor_parallel: int,
+    micro_batch_size: int,
+    tokens: int,
+    last_stage: bool,
+    bytes_per_element: int = 2,
 ) -> float:
     """Activation bytes of a forward pass without gradients: one layer at a time, and the logits on the last stage."""
     layer = model.widest_layer
     batch_tokens = micro_batch_size * tokens
-    total = activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element) * batch_tokens
+    total = (
+        activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element) * batch_tokens
+    )
     if last_stage and model.head == "lm":
         total += logits_bytes(model, batch_tokens, tensor_parallel, bytes_per_element=bytes_per_element)
     return total

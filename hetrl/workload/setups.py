@@ -267,7 +267,9 @@ def train_terms(model: Model, train: TrainSetup, vendor: str) -> tuple[dict[str,
         optimizer = trained * each.optimizer * optimizer_share
         gathered = 0.0
         if train.sharding == "fsdp" and replicas > 1:
-            gathered = 2 * max(layer.num_parameters for layer in model.layers[first : first + count]) * element / train.tensor
+            gathered = (
+                2 * max(layer.num_parameters for layer in model.layers[first : first + count]) * element / train.tensor
+            )
         in_flight = train.pipeline - number
         last = first + count == model.num_layers
         activations = stage_activation_bytes(
@@ -339,7 +341,11 @@ def engine_terms(setup: Setup, engine: EngineSetup) -> tuple[dict[str, float], f
         weights = stage_parameters(setup.model, first, count) * engine.weight_bytes_per_parameter / engine.tensor
         terms = {"weights": weights, "activations": engine_activation_bytes(setup.model, engine.tensor)}
         per_token = kv_bytes_per_token(
-            setup.model, first_layer=first, num_layers=count, tensor_parallel=engine.tensor, bytes_per_element=engine.kv_bytes_per_element
+            setup.model,
+            first_layer=first,
+            num_layers=count,
+            tensor_parallel=engine.tensor,
+            bytes_per_element=engine.kv_bytes_per_element,
         )
         room = max(0.0, budget - sum(terms.values()))
         tokens = kv_tokens(room, per_token)
@@ -380,7 +386,11 @@ def setup_memory(setup: Setup) -> SetupMemory:
                 f"the engine needs {format_bytes(used)} (weights {format_bytes(terms['weights'])}, KV {format_bytes(need)}), "
                 f"utilization {setup.engine.utilization:g} gives {format_bytes(reserved)}"
             )
-        generate = {**terms, "kv_cache": max(reserved - sum(terms.values()), need), "process": float(allowances(vendor).process_bytes)}
+        generate = {
+            **terms,
+            "kv_cache": max(reserved - sum(terms.values()), need),
+            "process": float(allowances(vendor).process_bytes),
+        }
         if setup.colocated and setup.train is not None:
             generate["trainer (idle)"] = kept
             generate["process"] = 0.0 if kept else generate["process"]
@@ -421,7 +431,11 @@ def _training(setup: Setup, train: TrainSetup, host: dict[str, float]) -> tuple[
         phases[moment] = terms
     element = DTYPE_BYTES[train.precision.dtype]
     for model in setup.frozen:
-        share = model.num_parameters * element / (train.num_devices if train.sharding == "fsdp" else train.tensor * train.pipeline)
+        share = (
+            model.num_parameters
+            * element
+            / (train.num_devices if train.sharding == "fsdp" else train.tensor * train.pipeline)
+        )
         if setup.frozen_offloaded:
             host["frozen models"] = host.get("frozen models", 0.0) + share * per_node
         else:
@@ -474,10 +488,22 @@ def _changes(setup: Setup) -> list[tuple[str, Setup]]:
         changes.append(("activation recomputation", replace(setup, train=replace(train, recompute=True))))
     if not train.host_optimizer:
         offload = frozenset(OFFLOADABLE)
-        changes.append(("offload of optimizer states to the host", replace(setup, train=replace(train, offload=train.offload | {"optimizer"}))))
-        changes.append(("offload of weights, gradients and optimizer states, optimizer on the host", replace(setup, train=replace(train, offload=offload, host_optimizer=True))))
+        changes.append(
+            (
+                "offload of optimizer states to the host",
+                replace(setup, train=replace(train, offload=train.offload | {"optimizer"})),
+            )
+        )
+        changes.append(
+            (
+                "offload of weights, gradients and optimizer states, optimizer on the host",
+                replace(setup, train=replace(train, offload=offload, host_optimizer=True)),
+            )
+        )
     if train.precision.lora_rank == 0:
-        changes.append(("LoRA (rank 32)", replace(setup, train=replace(train, precision=replace(train.precision, lora_rank=32)))))
+        changes.append(
+            ("LoRA (rank 32)", replace(setup, train=replace(train, precision=replace(train.precision, lora_rank=32))))
+        )
     return changes
 
 

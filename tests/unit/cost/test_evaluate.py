@@ -57,7 +57,12 @@ def test_step_is_the_longest_path() -> None:
     path += moved["actor_generate", "reference_score"] + moved["reference_score", "actor_train"]
     path += moved["actor_train", "actor_generate"]
     assert estimate.step_seconds == pytest.approx(path, rel=1e-12)
-    assert estimate.schedule.critical_path == ("actor_generate", "reference_score", "actor_train", "sync:actor_generate")
+    assert estimate.schedule.critical_path == (
+        "actor_generate",
+        "reference_score",
+        "actor_train",
+        "sync:actor_generate",
+    )
 
 
 def test_scoring_by_hand() -> None:
@@ -204,4 +209,7 @@ def faster(job: Job, factor: float) -> Job:
 def test_faster_links_never_hurt(factor: float) -> None:
     job = two_nodes()
     quick = faster(job, factor)
-    assert evaluate(quick, plan_of(), textbook_costs(quick)).step_seconds < evaluate(job, plan_of(), textbook_costs(job)).step_seconds
+    assert (
+        evaluate(quick, plan_of(), textbook_costs(quick)).step_seconds
+        < evaluate(job, plan_of(), textbook_costs(job)).step_seconds
+    )

@@ -119,7 +119,10 @@ def test_threshold_fill_is_optimal() -> None:
     rng = random.Random(5)
     for _ in range(100):
         replicas, total = rng.randint(1, 3), rng.randint(1, 9)
-        tables = [list(itertools.accumulate((rng.choice([0.0, 0.5, 1.0, 2.0]) for _ in range(total)), initial=0.0)) for _ in range(replicas)]
+        tables = [
+            list(itertools.accumulate((rng.choice([0.0, 0.5, 1.0, 2.0]) for _ in range(total)), initial=0.0))
+            for _ in range(replicas)
+        ]
         best = min(
             max(table[n] for table, n in zip(tables, split, strict=True))
             for split in itertools.product(range(total + 1), repeat=replicas)

@@ -17,7 +17,10 @@ from tests.helpers.jobs import TWO_NODES
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
     (folder / "job.yaml").write_text(TWO_NODES)
-    assert main(["--config", str(folder / "job.yaml"), "--out", str(folder / "plan.json"), "--budget", "50", "--quiet"]) == 0
+    assert (
+        main(["--config", str(folder / "job.yaml"), "--out", str(folder / "plan.json"), "--budget", "50", "--quiet"])
+        == 0
+    )
     return folder / "plan.json"
 
 
@@ -31,7 +34,13 @@ def test_document_says_what_is_needed(plan_file: Path) -> None:
     document = json.loads(plan_file.read_text())
     assert document["version"] == 1
     assert {task["task"] for task in document["tasks"]} == {"actor_generate", "reference_score", "actor_train"}
-    used = {device for task in document["tasks"] for each in task["replicas"] for stage in each["stages"] for device in stage["devices"]}
+    used = {
+        device
+        for task in document["tasks"]
+        for each in task["replicas"]
+        for stage in each["stages"]
+        for device in stage["devices"]
+    }
     assert used <= {device["id"] for device in document["devices"]}
     prediction = document["prediction"]
     assert prediction["step_seconds"] > 0 and prediction["critical_path"]
@@ -92,8 +101,12 @@ def test_two_tasklets_on_one_device(plan_file: Path, tmp_path: Path) -> None:
 
 
 def test_infeasible_job_exits_3_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = TWO_NODES.replace("gpus: 4, type: H100", "gpus: 1, type: L4").replace("gpus: 4, type: L40S", "gpus: 1, type: L4")
-    job = job.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Meta-Llama-3-70B-Instruct").replace("NVLink-900G", "PCIe-Gen4")
+    job = TWO_NODES.replace("gpus: 4, type: H100", "gpus: 1, type: L4").replace(
+        "gpus: 4, type: L40S", "gpus: 1, type: L4"
+    )
+    job = job.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Meta-Llama-3-70B-Instruct").replace(
+        "NVLink-900G", "PCIe-Gen4"
+    )
     (tmp_path / "job.yaml").write_text(job)
     code = main(["--config", str(tmp_path / "job.yaml"), "--out", str(tmp_path / "plan.json"), "--quiet"])
     said = capsys.readouterr().err

@@ -3,8 +3,8 @@
 import pytest
 
 from hetrl.spec.job import Precision
-from hetrl.spec.model_source import find_model
 from hetrl.spec.model import Model
+from hetrl.spec.model_source import find_model
 from hetrl.units import GIB
 from hetrl.workload.flops import forward_flops, layer_forward_flops, touched_experts, train_flops
 from hetrl.workload.memory import (
@@ -30,7 +30,9 @@ def test_forward_flops_are_two_per_matmul_parameter_plus_attention() -> None:
     matmul -= sum(2 * llama.hidden_size for _ in llama.layers)  # norms
     tokens = 1000
     attention = 32 * 2 * tokens * (tokens + 1) / 2 * 32 * 2 * 128  # layers, FLOPs, causal pairs, heads, qk and v
-    assert forward_flops(llama, num_sequences=1, new_tokens=tokens) == pytest.approx(2 * tokens * matmul + attention, rel=1e-12)
+    assert forward_flops(llama, num_sequences=1, new_tokens=tokens) == pytest.approx(
+        2 * tokens * matmul + attention, rel=1e-12
+    )
 
 
 def test_training_is_three_or_four_forward_passes() -> None:
@@ -70,7 +72,13 @@ def test_bytes_per_parameter() -> None:
 def test_sharding_divides_what_it_says() -> None:
     def state(sharding: str, replicas: int) -> tuple[float, float, float]:
         found = train_state(
-            model(LLAMA_8B), Precision(), first_layer=0, num_layers=32, tensor_parallel=1, num_replicas=replicas, sharding=sharding
+            model(LLAMA_8B),
+            Precision(),
+            first_layer=0,
+            num_layers=32,
+            tensor_parallel=1,
+            num_replicas=replicas,
+            sharding=sharding,
         )
         return found.weights, found.gradients, found.optimizer
 
@@ -94,7 +102,9 @@ def test_stages_add_up_to_the_model() -> None:
     [(1, 327_680), (8, 40_960), (16, 40_960)],  # 8 key/value heads: replicated beyond 8 ranks
 )
 def test_kv_bytes_per_rank(tensor_parallel: int, expected: int) -> None:
-    assert kv_bytes_per_token(model(LLAMA_70B), first_layer=0, num_layers=80, tensor_parallel=tensor_parallel) == expected
+    assert (
+        kv_bytes_per_token(model(LLAMA_70B), first_layer=0, num_layers=80, tensor_parallel=tensor_parallel) == expected
+    )
 
 
 def test_latent_cache_is_not_divided() -> None:
@@ -110,7 +120,13 @@ def test_activations_of_a_plain_transformer_layer() -> None:
     llama = model("Qwen/Qwen2.5-7B-Instruct")
     hidden = llama.hidden_size
     layer = replace(
-        llama.layers[0], num_heads=28, num_kv_heads=28, head_dim=128, v_head_dim=128, intermediate_size=4 * hidden, gated=False
+        llama.layers[0],
+        num_heads=28,
+        num_kv_heads=28,
+        head_dim=128,
+        v_head_dim=128,
+        intermediate_size=4 * hidden,
+        gated=False,
     )
     for degree in (1, 2, 4):
         assert activation_bytes_per_token(llama, layer, degree) == pytest.approx(hidden * (10 + 24 / degree), rel=1e-3)
