@@ -9,6 +9,7 @@ tenfold, so a link without measurements gets latency and bandwidth from the data
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -33,8 +34,10 @@ _DONORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "send": ("broadcast", "all_to_all", "all_gather", "reduce_scatter", "all_reduce"),
     }
 )
-DERIVED_SPREAD = 0.35
-"""Half-width in log(seconds) of the p10-p90 interval of a derived or datasheet curve."""
+EXTRAPOLATED_SPREAD = 0.08
+DERIVED_SPREAD = 0.4
+DATASHEET_SPREAD = 0.9
+"""Half-widths in log(seconds) of the p10-p90 interval: beyond a curve's sizes, for a derived curve, for no curve."""
 DATASHEET_EFFICIENCY = 0.75
 """Share of the datasheet bandwidth that collectives reach (NVLink and PCIe hosts of the published data)."""
 DATASHEET_OFFSET_SECONDS = 8e-6
@@ -54,6 +57,11 @@ def wire_factor(op: str, world_size: float) -> float:
     if op in ("broadcast", "send"):
         return 1.0
     return (2.0 if op == "all_reduce" else 1.0) * (world_size - 1.0) / world_size
+
+
+def host_of(link: str) -> str:
+    """Name of the host of a link: tables give one host's links per number of GPUs used, as in ``..._intra_4pn``."""
+    return re.sub(r"_\d+pn$", "", link)
 
 
 def ring_steps(op: str, world_size: int) -> int:
@@ -176,58 +184,82 @@ class LinkModel:
         if not (np.isfinite(sizes) & (sizes > 0)).all() or world_size < 2:
             raise SpecError(Problem(path=op, message="sizes must be positive and the world at least 2 ranks"))
         candidates = [c for c in self.curves if num_nodes is None or c.num_nodes == num_nodes] or list(self.curves)
-        candidates = [c for c in candidates if c.implementation == implementation] or candidates
         for curve in candidates:
-            if curve.op == op and curve.world_size == world_size:
-                exact = implementation in (None, curve.implementation)
-                return _prediction(curve.seconds(sizes), curve, curve.outside(sizes) | (not exact))
-        donor_op = next((each for each in (op, *_DONORS[op]) if any(c.op == each for c in candidates)), None)
-        if donor_op is None:
+            if curve.op == op and curve.world_size == world_size and implementation in (None, curve.implementation):
+                return _prediction(curve.seconds(sizes), curve, curve.outside(sizes))
+        if not candidates:
             return self._datasheet(op, sizes, world_size)
-        donors = sorted({c.world_size: c for c in candidates if c.op == donor_op}.values(), key=lambda c: c.world_size)
-        return _derived(op, sizes, world_size, donors)
+        log_seconds = _derived(op, sizes, world_size, _series(candidates, op, implementation))
+        return _spread(np.exp(log_seconds), "fitted", DERIVED_SPREAD)
 
     def _datasheet(self, op: str, sizes: Array, world_size: int) -> Prediction:
         assert self.latency_seconds is not None and self.bytes_per_second is not None
         wire = wire_factor(op, world_size) * sizes / (DATASHEET_EFFICIENCY * self.bytes_per_second)
         seconds = DATASHEET_OFFSET_SECONDS + ring_steps(op, world_size) * self.latency_seconds + wire
-        return Prediction(
-            seconds=seconds,
-            p10_seconds=seconds * np.exp(-DERIVED_SPREAD),
-            p90_seconds=seconds * np.exp(DERIVED_SPREAD),
-            provenance="datasheet",
-            extrapolated=np.ones(len(sizes), dtype=np.bool_),
-        )
+        return _spread(seconds, "datasheet", DATASHEET_SPREAD)
 
 
-def _derived(op: str, sizes: Array, world_size: int, donors: Sequence[LinkCurve]) -> Prediction:
-    """Curves of other world sizes (or of a related operation) at equal wire bytes, interpolated over log2(world)."""
-    logs = []
-    for donor in donors:
-        same_wire = sizes * wire_factor(op, world_size) / wire_factor(donor.op, donor.world_size)
-        logs.append(np.log(donor.seconds(same_wire)))
-    worlds = np.log2([donor.world_size for donor in donors])
-    at = np.log2(world_size)
-    table = np.stack(logs)
-    if len(donors) == 1:
-        log_seconds = table[0]
-    else:
-        right = int(np.clip(np.searchsorted(worlds, at), 1, len(worlds) - 1))
-        share = (at - worlds[right - 1]) / (worlds[right] - worlds[right - 1])
-        log_seconds = table[right - 1] + np.clip(share, -1.0, 2.0) * (table[right] - table[right - 1])
-    seconds = np.exp(log_seconds)
+Series = Sequence[LinkCurve]
+"""Curves of one implementation and operation, by world size."""
+
+
+def _series(curves: Sequence[LinkCurve], op: str, implementation: str | None) -> list[Series]:
+    """Group curves into series, the most related to the wanted operation and implementation first."""
+    order = (op, *_DONORS[op])
+    groups: dict[tuple[bool, int, str], list[LinkCurve]] = {}
+    for curve in sorted(curves, key=lambda each: each.world_size):
+        other = implementation is not None and curve.implementation != implementation
+        groups.setdefault((other, order.index(curve.op), curve.implementation), []).append(curve)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _derived(op: str, sizes: Array, world_size: int, related: Sequence[Series]) -> Array:
+    """Log seconds of a curve that was not measured, from related ones at equal wire bytes.
+
+    Between two measured world sizes of the closest series it interpolates over log2(world). Beyond them it takes the
+    nearest and adds how another series, which was measured on both sides, changes from there to here.
+    """
+    wire = sizes * wire_factor(op, world_size)
+    closest = related[0]
+    if _covers(closest, world_size):
+        return _at_world(closest, wire, world_size)
+    nearest = min(closest, key=lambda curve: abs(np.log2(curve.world_size / world_size)))
+    log_seconds = _at_world([nearest], wire, nearest.world_size)
+    for series in related[1:]:
+        if _covers(series, world_size) and _covers(series, nearest.world_size):
+            trend = _at_world(series, wire, world_size) - _at_world(series, wire, nearest.world_size)
+            return np.asarray(log_seconds + trend)
+    return log_seconds
+
+
+def _covers(series: Series, world_size: int) -> bool:
+    return series[0].world_size <= world_size <= series[-1].world_size
+
+
+def _at_world(series: Series, wire: Array, world_size: int) -> Array:
+    """Log seconds at a world size inside the series, for bytes on the wire."""
+    logs = np.stack([np.log(curve.seconds(wire / wire_factor(curve.op, curve.world_size))) for curve in series])
+    worlds = np.log2([curve.world_size for curve in series])
+    right = int(np.clip(np.searchsorted(worlds, np.log2(world_size)), 1, max(1, len(worlds) - 1)))
+    if len(series) == 1:
+        return np.asarray(logs[0])
+    share = (np.log2(world_size) - worlds[right - 1]) / (worlds[right] - worlds[right - 1])
+    return np.asarray(logs[right - 1] + share * (logs[right] - logs[right - 1]))
+
+
+def _spread(seconds: Array, provenance: str, width: float) -> Prediction:
     return Prediction(
         seconds=seconds,
-        p10_seconds=seconds * np.exp(-DERIVED_SPREAD),
-        p90_seconds=seconds * np.exp(DERIVED_SPREAD),
-        provenance="fitted",
-        extrapolated=np.ones(len(sizes), dtype=np.bool_),
+        p10_seconds=seconds * np.exp(-width),
+        p90_seconds=seconds * np.exp(width),
+        provenance=provenance,
+        extrapolated=np.ones(len(seconds), dtype=np.bool_),
     )
 
 
 def _prediction(seconds: Array, curve: LinkCurve, extrapolated: NDArray[np.bool_]) -> Prediction:
-    low = np.where(extrapolated, np.minimum(curve.low, -0.5 * DERIVED_SPREAD), curve.low)
-    high = np.where(extrapolated, np.maximum(curve.high, 0.5 * DERIVED_SPREAD), curve.high)
+    low = np.where(extrapolated, np.minimum(curve.low, -EXTRAPOLATED_SPREAD), curve.low)
+    high = np.where(extrapolated, np.maximum(curve.high, EXTRAPOLATED_SPREAD), curve.high)
     return Prediction(
         seconds=seconds,
         p10_seconds=seconds * np.exp(low),

@@ -82,7 +82,7 @@ def _terms_seconds(terms: Array, num_bytes: Array | float) -> Array:
 
 
 def _knots(sizes: Array, times: Array, terms: Array) -> tuple[Array, Array]:
-    """Log sizes and log residuals; more than `MAX_KNOTS` sizes are grouped and each group gives its median."""
+    """Log sizes and log residuals; more than `MAX_KNOTS` sizes are grouped and each group gives its center."""
     logs, residual = np.log(sizes), np.log(times / _terms_seconds(terms, sizes))
     if len(sizes) <= MAX_KNOTS:
         return logs, residual
@@ -90,6 +90,13 @@ def _knots(sizes: Array, times: Array, terms: Array) -> tuple[Array, Array]:
     group = np.searchsorted(edges, logs, side="left")
     present = np.unique(group)
     knots = np.array([logs[group == each].mean() for each in present])
-    values = np.array([np.median(residual[group == each]) for each in present])
+    values = np.array([_center(residual[group == each]) for each in present])
     knots[0], knots[-1] = logs[0], logs[-1]
     return knots, values
+
+
+def _center(log_residuals: Array) -> float:
+    """Log of the factor with the least mean relative error: the median weighted by 1 / time."""
+    order = np.argsort(log_residuals)
+    weight = np.cumsum(np.exp(-log_residuals[order]))
+    return float(log_residuals[order][np.searchsorted(weight, 0.5 * weight[-1])])

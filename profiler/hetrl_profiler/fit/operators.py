@@ -1,4 +1,4 @@
-"""Fitting one operator of a well-measured device: roofline per engine, residual trees, intervals from held-out groups."""
+"""Fitting one operator of a well-measured device: roofline per engine, residual trees, held-out intervals."""
 
 from __future__ import annotations
 

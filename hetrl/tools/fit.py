@@ -1,0 +1,118 @@
+"""Fit cost coefficients to measurements: a folder of CSV tables in, a file of models for --models out.
+
+A device that hetrl has no built-in models of borrows what known devices have in common, so that some 60 points are
+enough; one with many points is fitted on its own. Each model keeps its measured ranges and cross-validated error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hetrl.cost.model_files import write_library
+from hetrl.cost.operators import OperatorLibrary
+from hetrl.cost.published import Table, device_of, read_table
+from hetrl.cost.work import Chip
+from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.tools.cli import run_command
+from hetrl.units import MIB
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DIR|CSV", help="tables of measurements (gemm, attention, ...)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("models.zip"), metavar="FILE", help="default: models.zip")
+    parser.add_argument(
+        "--device-name", metavar="NAME", help="only rows of this gpu; if no row names it, all rows are this device's"
+    )
+    parser.add_argument("--tflops", type=float, help="dense peak of a device that hetrl does not know, bf16")
+    parser.add_argument("--memory-GBps", type=float, dest="memory_GBps", help="its memory bandwidth, 1e9 bytes/s")
+    parser.add_argument("--multiprocessors", type=int, help="its streaming multiprocessors or cores")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit and write."""
+    from hetrl_profiler.fit.tables import curves_of, read_tables, samples_of
+    from hetrl_profiler.fit.transfer import fit_any
+
+    tables = read_tables(args.data) if args.data.is_dir() else [read_table(args.data)]
+    if args.device_name is not None:
+        tables = [_only(table, args.device_name) for table in tables]
+        tables = [table for table in tables if len(table)]
+        if not tables:
+            raise SpecError(Problem(path="--device-name", message="no rows to fit", found=args.device_name))
+    chips = _chips(args, tables)
+    builtin = OperatorLibrary.builtin()
+    models = []
+    for (device, operator, dtype), samples in samples_of(tables, chips=chips).items():
+        if len(samples) < 5:
+            print(
+                f"hetrl fit: {device} {operator} {dtype}: {len(samples)} points are too few, 5 are the least",
+                file=sys.stderr,
+            )
+            continue
+        model = fit_any(samples, builtin)
+        models.append(model)
+        error = model.facts["cross_validated_mdape"]
+        print(
+            f"{device} {operator} {dtype}: {len(samples)} points, cross-validated MdAPE {100 * float(str(error)):.1f} %"
+        )
+    curves = curves_of(tables)
+    if curves:
+        print(f"{len(curves)} link curves")
+    write_library(args.out, models, curves, {"data": args.data.name})
+    return EXIT_OK
+
+
+def _only(table: Table, name: str) -> Table:
+    gpus = np.array(table.columns["gpu"])
+    rows = np.flatnonzero(gpus == name)
+    if not len(rows):
+        rows = np.flatnonzero([_resolved(gpu) == _resolved(name) for gpu in gpus.tolist()])
+    columns = {header: tuple(column[row] for row in rows) for header, column in table.columns.items()}
+    columns["gpu"] = (name,) * len(rows)
+    return Table(path=table.path, kind=table.kind, header=table.header, columns=columns)
+
+
+def _resolved(gpu: str) -> str:
+    try:
+        return device_of(gpu).name
+    except SpecError:
+        return gpu
+
+
+def _chips(args: argparse.Namespace, tables: Sequence[Table]) -> dict[str, dict[str, Chip]]:
+    """Figures of devices the catalogue does not know: the user's, as far as given."""
+    chips: dict[str, dict[str, Chip]] = {}
+    for gpu in sorted({gpu for table in tables for gpu in table.columns["gpu"]}):
+        try:
+            device_of(gpu)
+        except SpecError as error:
+            if args.tflops is None or args.memory_GBps is None:
+                problem = Problem(path="--device-name", message=f"{error}; describe it with --tflops and --memory-GBps")
+                raise SpecError(problem) from error
+            chips[gpu] = {
+                dtype: Chip(
+                    flops_per_second=args.tflops * 1e12 * (2 if dtype == "fp8" else 1),
+                    memory_bytes_per_second=args.memory_GBps * 1e9,
+                    num_multiprocessors=args.multiprocessors or max(1, round(args.tflops / 7.5)),
+                    l2_bytes=50.0 * MIB,
+                )
+                for dtype in ("bf16", "fp16", "fp32", "fp8")
+            }
+    return chips
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    return run_command(add_arguments, run, argv, prog="hetrl fit", description=__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
