@@ -34,7 +34,13 @@ class Answer:
     text: str = ""
 
     @classmethod
-    def of(cls, problems: list[Problem], values: dict[str, Any] | None = None, text: str = "", remarks: tuple[str, ...] = ()) -> Answer:
+    def of(
+        cls,
+        problems: list[Problem],
+        values: dict[str, Any] | None = None,
+        text: str = "",
+        remarks: tuple[str, ...] = (),
+    ) -> Answer:
         """Build an answer: rejected if there is a problem whose rule is not only a remark."""
         serious = [problem for problem in problems if problem.rule not in remarks]
         verdict = "reject" if serious else ("warn" if problems else "accept")
@@ -61,9 +67,16 @@ def device_of(value: Any) -> DeviceType:
 def topology_of(given: Given) -> Topology:
     """Return the fleet of ``nodes`` (as in a job file) or of plain ``node_sizes``."""
     report = Report()
-    values = {"nodes": given["nodes"]} if "nodes" in given else {
-        "nodes": [{"id": f"node-{i}", "gpus": size, "type": given.get("device", "H100")} for i, size in enumerate(given["node_sizes"])]
-    }
+    values = (
+        {"nodes": given["nodes"]}
+        if "nodes" in given
+        else {
+            "nodes": [
+                {"id": f"node-{i}", "gpus": size, "type": given.get("device", "H100")}
+                for i, size in enumerate(given["node_sizes"])
+            ]
+        }
+    )
     described = read_device_types(given.get("device_types"), report)
     topology = read_topology(values, described, report)
     report.raise_if_any()
@@ -75,11 +88,23 @@ def tensor_parallel(given: Given) -> Answer:
     """Is a tensor degree allowed for a model?"""
     model = model_of(given)
     quantized = given.get("weights") == "checkpoint"
-    options: dict[str, Any] = {"quantized": quantized, "expert_parallel": bool(given.get("expert_parallel", False)), "kv_replication": bool(given.get("kv_replication", True))}
+    options: dict[str, Any] = {
+        "quantized": quantized,
+        "expert_parallel": bool(given.get("expert_parallel", False)),
+        "kv_replication": bool(given.get("kv_replication", True)),
+    }
     degrees = given["tensor_parallel"] if isinstance(given["tensor_parallel"], list) else [given["tensor_parallel"]]
     limit = int(given.get("num_devices", 0))
-    problems = [problem for degree in degrees for problem in rules.tensor_parallel_problems(model, degree, num_devices=limit, **options)]
-    by_heads = [d for d in range(1, model.num_heads + 1) if model.num_heads % d == 0 and all(rules.kv_heads_allow(kv, d) for kv in model.kv_head_counts)]
+    problems = [
+        problem
+        for degree in degrees
+        for problem in rules.tensor_parallel_problems(model, degree, num_devices=limit, **options)
+    ]
+    by_heads = [
+        d
+        for d in range(1, model.num_heads + 1)
+        if model.num_heads % d == 0 and all(rules.kv_heads_allow(kv, d) for kv in model.kv_head_counts)
+    ]
     values = {
         "valid_degrees": list(rules.valid_tensor_degrees(model, limit, **options)),
         "valid_by_heads": [d for d in by_heads if not limit or d <= limit],
@@ -92,7 +117,10 @@ def vocab_padding(given: Given) -> Answer:
     """How is a vocabulary padded and divided?"""
     vocab = given["vocab_size"] if "vocab_size" in given else model_of(given).vocab_size
     degree = given["tensor_parallel"]
-    how = {"total_multiple": given.get("total_multiple", rules.VOCAB_MULTIPLE), "rows_multiple": given.get("rows_multiple", 1)}
+    how = {
+        "total_multiple": given.get("total_multiple", rules.VOCAB_MULTIPLE),
+        "rows_multiple": given.get("rows_multiple", 1),
+    }
     padded = rules.padded_vocab(vocab, degree, **how)
     values = {
         "padded_vocab": padded,
@@ -110,7 +138,9 @@ def pipeline(given: Given) -> Answer:
         stages, problems = rules.ends_split(layers, given["num_stages"], given.get("first", 0), given.get("last", 0))
         return Answer.of(problems, {"stages": list(stages)})
     stages = tuple(given.get("stages", ()))
-    problems = rules.pipeline_problems(layers, stages, num_stages=given.get("num_stages", 0), even=bool(given.get("even", False)))
+    problems = rules.pipeline_problems(
+        layers, stages, num_stages=given.get("num_stages", 0), even=bool(given.get("even", False))
+    )
     return Answer.of(problems, {"stages": list(stages or rules.split_layers(layers, given["num_stages"]))})
 
 
@@ -119,7 +149,9 @@ def layout(given: Given) -> Answer:
     model = model_of(given)
     devices, per_node = given["num_devices"], given["devices_per_node"]
     tensor, context, expert = given.get("tensor", 1), given.get("context", 1), given.get("expert", 1)
-    stages, problems = rules.ends_split(model.num_layers, given.get("pipeline", 1), given.get("first", 0), given.get("last", 0))
+    stages, problems = rules.ends_split(
+        model.num_layers, given.get("pipeline", 1), given.get("first", 0), given.get("last", 0)
+    )
     problems += rules.tensor_parallel_problems(model, tensor, num_devices=devices)
     ranks = tensor * len(stages) * context
     data = devices // ranks
@@ -130,7 +162,9 @@ def layout(given: Given) -> Answer:
     if "rollout_tensor" in given:
         rollout = given["rollout_tensor"]
         problems += rules.tensor_parallel_problems(model, rollout, num_devices=devices)
-        topology = topology_of({"node_sizes": [per_node] * (devices // per_node), "device": given.get("device", "H100")})
+        topology = topology_of(
+            {"node_sizes": [per_node] * (devices // per_node), "device": given.get("device", "H100")}
+        )
         across = fleet_rules.tensor_group_problems(topology, range(rollout))
         values["rollout_nodes"] = -(-rollout // per_node)
         values["rollout_flags"] = [problem.rule for problem in across]
@@ -157,21 +191,34 @@ def fleet(given: Given) -> Answer:
     """Can a request be met by the nodes that exist?"""
     topology = topology_of(given)
     problems: list[Problem] = []
-    values: dict[str, Any] = {"num_devices": topology.num_devices, "domain_sizes": list(fleet_rules.tensor_domain_sizes(topology))}
+    values: dict[str, Any] = {
+        "num_devices": topology.num_devices,
+        "domain_sizes": list(fleet_rules.tensor_domain_sizes(topology)),
+    }
     if "request" in given:
-        problems += fleet_rules.request_problems(topology, given["request"], equal_nodes=bool(given.get("equal_nodes", False)))
+        problems += fleet_rules.request_problems(
+            topology, given["request"], equal_nodes=bool(given.get("equal_nodes", False))
+        )
     if "tensor_parallel" in given:
         groups = fleet_rules.tensor_groups(topology, given["tensor_parallel"])
         values["tensor_groups"] = [list(group) for group in groups]
         values["num_tensor_groups"] = len(groups)
     if "devices" in given:
-        check = fleet_rules.tensor_group_problems if given.get("as", "tensor_group") == "tensor_group" else fleet_rules.collective_problems
+        check = (
+            fleet_rules.tensor_group_problems
+            if given.get("as", "tensor_group") == "tensor_group"
+            else fleet_rules.collective_problems
+        )
         problems += check(topology, given["devices"])
     if "expected_nodes" in given:
         problems += fleet_rules.missing_nodes(given["expected_nodes"], [node.id for node in topology.nodes])
     if "pools" in given:
-        problems += fleet_rules.pool_problems(topology.num_devices, given["pools"], colocated=bool(given.get("colocated", False)))
-        values["pools"] = {name: list(ids) for name, ids in fleet_rules.pool_devices(topology.num_devices, given["pools"]).items()}
+        problems += fleet_rules.pool_problems(
+            topology.num_devices, given["pools"], colocated=bool(given.get("colocated", False))
+        )
+        values["pools"] = {
+            name: list(ids) for name, ids in fleet_rules.pool_devices(topology.num_devices, given["pools"]).items()
+        }
     return Answer.of(problems, values)
 
 
@@ -183,7 +230,11 @@ def world(given: Given) -> Answer:
         tensor = max(devices // max(replicas, 1), 1)
     stages = given.get("pipeline", 1)
     problems = fleet_rules.world_problems(devices, tensor_parallel=tensor, pipeline_parallel=stages, replicas=replicas)
-    values = {"tensor_parallel": tensor, "replicas": replicas or devices // (tensor * stages), "devices_per_replica": tensor * stages}
+    values = {
+        "tensor_parallel": tensor,
+        "replicas": replicas or devices // (tensor * stages),
+        "devices_per_replica": tensor * stages,
+    }
     return Answer.of(problems, values, remarks=("DEVICES_IDLE",))
 
 
@@ -199,7 +250,9 @@ def resources(given: Given) -> Answer:
 
 def environment(given: Given) -> Answer:
     """Is the environment of a worker right?"""
-    problems = environment_rules.environment_problems(given.get("variables", {}), engine_sleeps=bool(given.get("engine_sleeps", True)))
+    problems = environment_rules.environment_problems(
+        given.get("variables", {}), engine_sleeps=bool(given.get("engine_sleeps", True))
+    )
     values: dict[str, Any] = {}
     if "interfaces" in given:
         values["interface"], more = environment_rules.routable_interface(given["interfaces"], given.get("peer", ""))
@@ -265,7 +318,9 @@ def topology_text(given: Given) -> Answer:
 
 def dtype(given: Given) -> Answer:
     """Does a device compute in a dtype?"""
-    return Answer.of(fleet_rules.dtype_problems(device_of(given["device"]), given["dtype"], use=given.get("use", "train")))
+    return Answer.of(
+        fleet_rules.dtype_problems(device_of(given["device"]), given["dtype"], use=given.get("use", "train"))
+    )
 
 
 def model(given: Given) -> Answer:
@@ -300,7 +355,11 @@ def model(given: Given) -> Answer:
 
 def job(given: Given) -> Answer:
     """Is a job file right, and what does it mean?"""
-    made = load_job(given["text"], given.get("overrides")) if "text" in given else job_from_values(given["config"], overrides=given.get("overrides"))
+    made = (
+        load_job(given["text"], given.get("overrides"))
+        if "text" in given
+        else job_from_values(given["config"], overrides=given.get("overrides"))
+    )
     prices = [node.usd_per_hour for node in made.topology.nodes]
     known = [price for price in prices if price is not None]
     values = {
@@ -314,7 +373,8 @@ def job(given: Given) -> Answer:
         "num_sequences": made.batch.num_prompts * made.batch.responses_per_prompt,
         "tasks": [task.name for task in made.workflow.tasks],
         "algorithm": made.workflow.algorithm,
-        "nominal_device_gib": sum(node.num_devices * node.device_type.memory_bytes for node in made.topology.nodes) / 2**30,
+        "nominal_device_gib": sum(node.num_devices * node.device_type.memory_bytes for node in made.topology.nodes)
+        / 2**30,
     }
     if len(made.topology.nodes) > 1:
         values["between_nodes_gbps"] = made.topology.node_link(0, 1).bytes_per_second * 8 / 1e9
@@ -323,7 +383,9 @@ def job(given: Given) -> Answer:
 
 def price(given: Given) -> Answer:
     """Can a figure be the price of a node?"""
-    problems = environment_rules.price_problems(given["usd_per_hour"], given.get("num_devices", 1), includes_devices=bool(given.get("includes_devices", True)))
+    problems = environment_rules.price_problems(
+        given["usd_per_hour"], given.get("num_devices", 1), includes_devices=bool(given.get("includes_devices", True))
+    )
     return Answer.of(problems, {"usd_per_hour": None if problems else given["usd_per_hour"]})
 
 

@@ -20,18 +20,53 @@ GIB = 2**30
 def _checked(section: str, values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     unknown = [key for key in values if key not in known]
     if unknown:
-        raise SpecError([Problem(path=f"{section}.{key}", message="unknown key", found=key, valid=", ".join(sorted(known)), rule="UNKNOWN_KEY") for key in unknown])
+        raise SpecError(
+            [
+                Problem(
+                    path=f"{section}.{key}",
+                    message="unknown key",
+                    found=key,
+                    valid=", ".join(sorted(known)),
+                    rule="UNKNOWN_KEY",
+                )
+                for key in unknown
+            ]
+        )
     return dict(values)
 
 
 def setup_of(given: Given) -> Setup:
     """Return the setup that a case describes; see docs/cases.md for the keys."""
-    names = {"model", "device", "devices_per_node", "host_ram_gb", "host_other_gb", "critic", "frozen", "frozen_offloaded", "train", "engine", "colocated", "responses_held", "response_tokens"}
-    values = _checked("given", {key: value for key, value in given.items() if key not in ("compare", "scale_devices")}, names)
+    names = {
+        "model",
+        "device",
+        "devices_per_node",
+        "host_ram_gb",
+        "host_other_gb",
+        "critic",
+        "frozen",
+        "frozen_offloaded",
+        "train",
+        "engine",
+        "colocated",
+        "responses_held",
+        "response_tokens",
+    }
+    values = _checked(
+        "given", {key: value for key, value in given.items() if key not in ("compare", "scale_devices")}, names
+    )
     train = engine = None
     if values.get("train") is not None:
-        options = _checked("train", values["train"], {field.name for field in fields(TrainSetup)} | {"lora_rank", "gradient_dtype", "dtype"})
-        precision = Precision(dtype=options.pop("dtype", "bf16"), gradient_dtype=options.pop("gradient_dtype", "bf16"), lora_rank=options.pop("lora_rank", 0))
+        options = _checked(
+            "train",
+            values["train"],
+            {field.name for field in fields(TrainSetup)} | {"lora_rank", "gradient_dtype", "dtype"},
+        )
+        precision = Precision(
+            dtype=options.pop("dtype", "bf16"),
+            gradient_dtype=options.pop("gradient_dtype", "bf16"),
+            lora_rank=options.pop("lora_rank", 0),
+        )
         offload = options.pop("offload", ())
         chosen = frozenset(OFFLOADABLE) if offload == "all" else frozenset(offload)
         options["layers_per_stage"] = tuple(options.get("layers_per_stage", ()))
@@ -81,19 +116,35 @@ def memory(given: Given) -> Answer:
     values = figures(made)
     if "scale_devices" in given and setup.train is not None:
         counts = given["scale_devices"]
-        peaks = [setup_memory(replace(setup, train=replace(setup.train, num_devices=count))).phases["forward_backward"] for count in counts]
+        peaks = [
+            setup_memory(replace(setup, train=replace(setup.train, num_devices=count))).phases["forward_backward"]
+            for count in counts
+        ]
         totals = [sum(terms.values()) for terms in peaks]
-        values["never_rises_with_devices"] = all(later <= earlier + 1 for earlier, later in zip(totals, totals[1:], strict=False))
+        values["never_rises_with_devices"] = all(
+            later <= earlier + 1 for earlier, later in zip(totals, totals[1:], strict=False)
+        )
     if "compare" in given:
-        other = setup_memory(setup_of({**{key: value for key, value in given.items() if key != "compare"}, **given["compare"]}))
-        values |= {f"ratio.{key}": figures(other)[key] / value for key, value in values.items() if isinstance(value, float) and value and isinstance(figures(other).get(key), float)}
+        other = setup_memory(
+            setup_of({**{key: value for key, value in given.items() if key != "compare"}, **given["compare"]})
+        )
+        values |= {
+            f"ratio.{key}": figures(other)[key] / value
+            for key, value in values.items()
+            if isinstance(value, float) and value and isinstance(figures(other).get(key), float)
+        }
         values["compared_verdict"] = other.verdict
     helps = setups.remedies(setup)
     rules = []
     if made.verdict == setups.DOES_NOT_FIT:
         over_host = made.host_limit_bytes is not None and made.host_bytes > made.host_limit_bytes
         rules = ["HOST_RAM"] if over_host and made.peak_bytes <= made.limit_bytes and not made.problems else ["MEMORY"]
-    return Answer(verdict=made.verdict, rules=tuple(rules), values=values, text="\n".join([*made.problems, *(f"would help: {text}" for text in helps)]))
+    return Answer(
+        verdict=made.verdict,
+        rules=tuple(rules),
+        values=values,
+        text="\n".join([*made.problems, *(f"would help: {text}" for text in helps)]),
+    )
 
 
 def kv_cache(given: Given) -> Answer:
@@ -103,7 +154,12 @@ def kv_cache(given: Given) -> Answer:
     tensor = given.get("tensor", 1)
     element = given.get("bytes_per_element", 2)
     starts = [sum(split[:index]) for index in range(len(split))]
-    each = [kv_bytes_per_token(model, first_layer=first, num_layers=count, tensor_parallel=tensor, bytes_per_element=element) for first, count in zip(starts, split, strict=True)]
+    each = [
+        kv_bytes_per_token(
+            model, first_layer=first, num_layers=count, tensor_parallel=tensor, bytes_per_element=element
+        )
+        for first, count in zip(starts, split, strict=True)
+    ]
     values: dict[str, Any] = {"bytes_per_token": sum(each), "stage_bytes_per_token": each}
     verdict = "accept"
     if "tokens" in given:

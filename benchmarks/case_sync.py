@@ -17,9 +17,25 @@ def weight_sync(given: Given) -> Answer:
     Every engine node holds one engine over all its devices.
     """
     count, per_node = given["num_engine_nodes"], given.get("devices_per_node", 8)
-    engines = {"id": "engines", "count": count, "gpus": per_node, "type": given.get("device", "H100"), "network": given["engine_network"]}
-    trainer = {"id": "trainer", "gpus": per_node, "type": given.get("device", "H100"), "network": given["trainer_network"]}
-    job = job_from_values({"workflow": {"algorithm": "GRPO", "actor_model": given["model"]}, "cluster_topology": {"nodes": [trainer, engines]}})
+    engines = {
+        "id": "engines",
+        "count": count,
+        "gpus": per_node,
+        "type": given.get("device", "H100"),
+        "network": given["engine_network"],
+    }
+    trainer = {
+        "id": "trainer",
+        "gpus": per_node,
+        "type": given.get("device", "H100"),
+        "network": given["trainer_network"],
+    }
+    job = job_from_values(
+        {
+            "workflow": {"algorithm": "GRPO", "actor_model": given["model"]},
+            "cluster_topology": {"nodes": [trainer, engines]},
+        }
+    )
     train, generate = job.workflow.task("actor_train"), job.workflow.task("actor_generate")
     layers = train.model.num_layers
 
@@ -27,7 +43,11 @@ def weight_sync(given: Given) -> Answer:
         return Replica(stages=(Stage(num_layers=layers, devices=tuple(range(first, first + per_node))),), num_prompts=1)
 
     source = TaskPlan(task=train.name, replicas=(replica(0),), micro_batch_size=1)
-    target = TaskPlan(task=generate.name, replicas=tuple(replica(per_node * (1 + number)) for number in range(count)), micro_batch_size=1)
+    target = TaskPlan(
+        task=generate.name,
+        replicas=tuple(replica(per_node * (1 + number)) for number in range(count)),
+        micro_batch_size=1,
+    )
     moved = priced_sync(job, CostModel.builtin(), train, source, generate, target)
     one_copy = train.model.num_parameters * 2.0
     out = count * one_copy / job.topology.nodes[0].nic_bytes_per_second

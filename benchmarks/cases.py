@@ -55,7 +55,9 @@ def read_cases(folder: Path) -> list[Mapping[str, Any]]:
             problems.append(Problem(path=str(case.get("id")), message="id used twice"))
         seen.add(str(case.get("id")))
     if not files or not cases:
-        problems.append(Problem(path=str(folder), message="no cases", valid="*.yaml files in the format of docs/cases.md"))
+        problems.append(
+            Problem(path=str(folder), message="no cases", valid="*.yaml files in the format of docs/cases.md")
+        )
     if problems:
         raise SpecError(problems)
     return cases
@@ -64,7 +66,11 @@ def read_cases(folder: Path) -> list[Mapping[str, Any]]:
 def _shape_problems(case: object, where: str) -> list[Problem]:
     if not isinstance(case, dict):
         return [Problem(path=where, message="a case is a mapping", found=type(case).__name__)]
-    problems = [Problem(path=f"{where}.{key}", message="unknown key", found=key, valid=did_you_mean(key, CASE_KEYS)) for key in case if key not in CASE_KEYS]
+    problems = [
+        Problem(path=f"{where}.{key}", message="unknown key", found=key, valid=did_you_mean(key, CASE_KEYS))
+        for key in case
+        if key not in CASE_KEYS
+    ]
     problems += [Problem(path=f"{where}.{key}", message="missing") for key in ("id", "theme") if not case.get(key)]
     checks = case.get("checks")
     if case.get("excluded"):
@@ -73,13 +79,30 @@ def _shape_problems(case: object, where: str) -> list[Problem]:
         return [*problems, Problem(path=f"{where}.checks", message="a case needs checks, or a reason under excluded")]
     for number, check in enumerate(checks):
         path = f"{where}.checks[{number}]"
-        if not isinstance(check, dict) or not isinstance(check.get("given"), dict) or not isinstance(check.get("expect"), dict):
+        if (
+            not isinstance(check, dict)
+            or not isinstance(check.get("given"), dict)
+            or not isinstance(check.get("expect"), dict)
+        ):
             problems.append(Problem(path=path, message="a check is a mapping with ask, given and expect"))
             continue
         if check.get("ask") not in ASKS:
-            problems.append(Problem(path=f"{path}.ask", message="unknown ask", found=str(check.get("ask")), valid=", ".join(sorted(ASKS))))
-        problems += [Problem(path=f"{path}.{key}", message="unknown key", found=key) for key in check if key not in CHECK_KEYS]
-        problems += [Problem(path=f"{path}.expect.{key}", message="unknown key", found=key, valid=", ".join(EXPECT_KEYS)) for key in check["expect"] if key not in EXPECT_KEYS]
+            problems.append(
+                Problem(
+                    path=f"{path}.ask",
+                    message="unknown ask",
+                    found=str(check.get("ask")),
+                    valid=", ".join(sorted(ASKS)),
+                )
+            )
+        problems += [
+            Problem(path=f"{path}.{key}", message="unknown key", found=key) for key in check if key not in CHECK_KEYS
+        ]
+        problems += [
+            Problem(path=f"{path}.expect.{key}", message="unknown key", found=key, valid=", ".join(EXPECT_KEYS))
+            for key in check["expect"]
+            if key not in EXPECT_KEYS
+        ]
         if not check["expect"]:
             problems.append(Problem(path=f"{path}.expect", message="expects nothing"))
     return problems
@@ -113,14 +136,22 @@ def compare(expect: Mapping[str, Any], answer: Answer) -> list[str]:
             same = got in ("reject", "does_not_fit")
         if not same:
             misses.append(f"verdict {got}, expected {wanted}: {answer.text.strip()[:200]}")
-    misses += [f"rule {rule} not reported (got {', '.join(answer.rules) or 'none'})" for rule in expect.get("rules", ()) if rule not in answer.rules]
+    misses += [
+        f"rule {rule} not reported (got {', '.join(answer.rules) or 'none'})"
+        for rule in expect.get("rules", ())
+        if rule not in answer.rules
+    ]
     for name, wanted in expect.get("values", {}).items():
         if name not in answer.values:
             misses.append(f"no value {name}; there are {', '.join(sorted(answer.values))}")
         elif not matches(wanted, answer.values[name]):
             misses.append(f"{name} is {answer.values[name]!r}, expected {wanted!r}")
     said = answer.text.casefold()
-    misses += [f"does not say {words!r}: {answer.text.strip()[:200]}" for words in expect.get("says", ()) if str(words).casefold() not in said]
+    misses += [
+        f"does not say {words!r}: {answer.text.strip()[:200]}"
+        for words in expect.get("says", ())
+        if str(words).casefold() not in said
+    ]
     misses += [f"says {words!r}" for words in expect.get("silent_on", ()) if str(words).casefold() in said]
     return misses
 
@@ -137,7 +168,11 @@ def matches(wanted: Any, got: Any) -> bool:
             ok = abs(got - wanted["value"]) <= wanted.get("within", 0.0) * abs(wanted["value"])
         return ok and wanted.get("min", got) <= got <= wanted.get("max", got)
     if isinstance(wanted, float) or isinstance(got, float):
-        return isinstance(wanted, (int, float)) and isinstance(got, (int, float)) and abs(got - wanted) <= 1e-9 * max(1.0, abs(wanted))
+        return (
+            isinstance(wanted, (int, float))
+            and isinstance(got, (int, float))
+            and abs(got - wanted) <= 1e-9 * max(1.0, abs(wanted))
+        )
     return bool(wanted == got)
 
 
@@ -148,7 +183,9 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         themes.setdefault(result.theme, []).append(result)
     asked = {theme: [r for r in members if not r.excluded] for theme, members in themes.items()}
     return {
-        "agreement_by_theme": {theme: sum(r.agrees for r in members) / len(members) for theme, members in asked.items() if members},
+        "agreement_by_theme": {
+            theme: sum(r.agrees for r in members) / len(members) for theme, members in asked.items() if members
+        },
         "cases_by_theme": {theme: len(members) for theme, members in asked.items()},
         "num_cases": len(results),
         "num_asked": sum(map(len, asked.values())),

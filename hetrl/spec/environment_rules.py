@@ -26,7 +26,9 @@ def environment_problems(environment: Mapping[str, str], *, engine_sleeps: bool 
     """
     problems = []
     for name in ALLOCATOR_VARIABLES:
-        settings = dict(part.strip().partition(":")[::2] for part in environment.get(name, "").split(",") if part.strip())
+        settings = dict(
+            part.strip().partition(":")[::2] for part in environment.get(name, "").split(",") if part.strip()
+        )
         if engine_sleeps and settings.get("expandable_segments", "").strip().casefold() in ("true", "1"):
             problems.append(
                 Problem(
@@ -65,7 +67,13 @@ def routable_interface(interfaces: Mapping[str, str], peer: str) -> tuple[str, l
         candidates.append((interface.network.prefixlen if near else -1, name))
     if not candidates:
         shown = ", ".join(f"{name} {address}" for name, address in interfaces.items())
-        problem = Problem(path="interfaces", message="no routable network interface: gloo would fall back to 127.0.0.1", found=shown or "none", valid="set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME", rule="INTERFACE")
+        problem = Problem(
+            path="interfaces",
+            message="no routable network interface: gloo would fall back to 127.0.0.1",
+            found=shown or "none",
+            valid="set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME",
+            rule="INTERFACE",
+        )
         return "", [problem]
     return max(candidates)[1], []
 
@@ -77,7 +85,13 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def host_ram_problems(needed_bytes: float, available_bytes: float, *, node: str = "", knob: str = "fewer offloaded states or workers per node") -> list[Problem]:
+def host_ram_problems(
+    needed_bytes: float,
+    available_bytes: float,
+    *,
+    node: str = "",
+    knob: str = "fewer offloaded states or workers per node",
+) -> list[Problem]:
     """Check the host RAM of a node.
 
     Rules: HOST_RAM.
@@ -85,7 +99,15 @@ def host_ram_problems(needed_bytes: float, available_bytes: float, *, node: str 
     if needed_bytes <= available_bytes:
         return []
     found = f"{needed_bytes / 1e9:.2f} GB needed, {available_bytes / 1e9:.2f} GB there"
-    return [Problem(path=f"nodes.{node}.host_ram" if node else "host_ram", message="not enough host RAM", found=found, valid=f"at most {format_bytes(available_bytes)}: {knob}", rule="HOST_RAM")]
+    return [
+        Problem(
+            path=f"nodes.{node}.host_ram" if node else "host_ram",
+            message="not enough host RAM",
+            found=found,
+            valid=f"at most {format_bytes(available_bytes)}: {knob}",
+            rule="HOST_RAM",
+        )
+    ]
 
 
 def free_device_problems(wanted: int, total: int, held: Mapping[str, int]) -> list[Problem]:
@@ -94,15 +116,33 @@ def free_device_problems(wanted: int, total: int, held: Mapping[str, int]) -> li
     Rules: DEVICES_BUSY, WORLD_SIZE.
     """
     if wanted > total:
-        return [Problem(path="devices", message=f"{wanted} devices wanted, {total} exist", found=str(wanted), valid=f"at most {total}", rule="WORLD_SIZE")]
+        return [
+            Problem(
+                path="devices",
+                message=f"{wanted} devices wanted, {total} exist",
+                found=str(wanted),
+                valid=f"at most {total}",
+                rule="WORLD_SIZE",
+            )
+        ]
     free = total - sum(held.values())
     if wanted <= free:
         return []
     holders = ", ".join(f"{name} holds {count}" for name, count in held.items())
-    return [Problem(path="devices", message=f"{wanted} devices wanted, {free} of {total} are free", found=holders, valid=f"at most {max(free, 0)} now, or end the other jobs", rule="DEVICES_BUSY")]
+    return [
+        Problem(
+            path="devices",
+            message=f"{wanted} devices wanted, {free} of {total} are free",
+            found=holders,
+            valid=f"at most {max(free, 0)} now, or end the other jobs",
+            rule="DEVICES_BUSY",
+        )
+    ]
 
 
-def price_problems(usd_per_hour: float | None, num_devices: int, *, includes_devices: bool = True, path: str = "usd_per_hour") -> list[Problem]:
+def price_problems(
+    usd_per_hour: float | None, num_devices: int, *, includes_devices: bool = True, path: str = "usd_per_hour"
+) -> list[Problem]:
     """Check that a price can be one: 0 and absurd figures stand for 'unknown', and a bare machine is not the node.
 
     Rules: PRICE.
@@ -119,4 +159,12 @@ def price_problems(usd_per_hour: float | None, num_devices: int, *, includes_dev
         message = f"{usd_per_hour / max(num_devices, 1):.2f} USD per device and hour is not a plausible price"
     if not message:
         return []
-    return [Problem(path=path, message=message, found=f"{usd_per_hour:g}", valid=f"{low:g} to {high:g} USD per device and hour, or no key: unknown", rule="PRICE")]
+    return [
+        Problem(
+            path=path,
+            message=message,
+            found=f"{usd_per_hour:g}",
+            valid=f"{low:g} to {high:g} USD per device and hour, or no key: unknown",
+            rule="PRICE",
+        )
+    ]

@@ -142,9 +142,10 @@ class Topology:
                         path=f"{path}.gpus", message="a node needs at least one device", found=str(node.num_devices)
                     )
                 )
-            first.append(len(devices))
+            start = len(devices)
+            first.append(start)
             devices.extend(
-                Device(id=len(devices) + local, node=index, local_index=local, type=node.device_type)
+                Device(id=start + local, node=index, local_index=local, type=node.device_type)
                 for local in range(max(node.num_devices, 0))
             )
         if not self.nodes:

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl models``."""
     parser.add_argument("name", nargs="?", help="describe one model")
     parser.add_argument("--scalar-head", action="store_true", help="count it as a reward model or critic")
-    parser.add_argument("--allow-hub", action="store_true", help="look an unknown owner/name up on the Hugging Face hub")
+    parser.add_argument(
+        "--allow-hub", action="store_true", help="look an unknown owner/name up on the Hugging Face hub"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

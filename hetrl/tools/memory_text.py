@@ -1,0 +1,189 @@
+"""Memory of a plan in words: a verdict per device and phase, the dominant term, and changes that make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from hetrl.cost.residency import MemoryUse, plan_memory
+from hetrl.errors import Problem
+from hetrl.plan.plan import Plan, TaskPlan
+from hetrl.spec.job import Job
+from hetrl.units import GIB, format_bytes
+from hetrl.workload.setups import DOES_NOT_FIT, FITS, TIGHT, TIGHT_FRACTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Devices of one node with equal use in one phase. KV pools, which take what is left, count as ``reserved``."""
+
+    devices: tuple[int, ...]
+    node: str
+    type: str
+    phase: str
+    needed_bytes: float
+    reserved_bytes: float
+    limit_bytes: float
+    dominant_term: str
+    dominant_bytes: float
+
+    @property
+    def verdict(self) -> str:
+        """Fits, tight or does not fit; a KV pool fills what is left and makes nothing tight."""
+        if self.needed_bytes + self.reserved_bytes > self.limit_bytes * (1 + 1e-9):
+            return DOES_NOT_FIT
+        return TIGHT if self.needed_bytes > TIGHT_FRACTION * self.limit_bytes else FITS
+
+
+def rows(job: Job, use: MemoryUse) -> list[Row]:
+    """Return one row per node, phase and distinct use."""
+    grouped: dict[tuple[object, ...], list[int]] = {}
+    for device, intervals in use.devices.items():
+        node = job.topology.devices[device].node
+        for phase, terms in intervals.items():
+            key = (node, phase, tuple(sorted((term, round(size)) for term, size in terms.items())))
+            grouped.setdefault(key, []).append(device)
+    made = []
+    for (_, phase, _), devices in grouped.items():
+        terms = use.devices[devices[0]][str(phase)]
+        pools = {term: size for term, size in terms.items() if "kv" in term.casefold()}
+        rest = {term: size for term, size in terms.items() if term not in pools}
+        dominant = max(rest, key=lambda term: rest[term], default="")
+        device = job.topology.devices[devices[0]]
+        made.append(
+            Row(
+                devices=tuple(devices),
+                node=job.topology.nodes[device.node].id,
+                type=device.type.name,
+                phase=str(phase),
+                needed_bytes=sum(rest.values()),
+                reserved_bytes=sum(pools.values()),
+                limit_bytes=use.limits[devices[0]],
+                dominant_term=dominant,
+                dominant_bytes=rest.get(dominant, 0.0),
+            )
+        )
+    return made
+
+
+def kv_problems(job: Job, use: MemoryUse) -> list[Problem]:
+    """Return engines whose KV pool cannot hold one longest sequence."""
+    needed = job.batch.max_sequence_tokens
+    return [
+        Problem(
+            path=f"tasks.{task}.replicas[{number}]",
+            message=f"the KV pool holds {tokens:,.0f} tokens, one longest sequence has {needed:,}",
+            found=f"{tokens:,.0f} tokens",
+            valid="more devices for this engine, offload of other tasks, or shorter responses",
+            rule="MEMORY",
+        )
+        for task, pools in use.kv_tokens.items()
+        for number, tokens in enumerate(pools)
+        if tokens < needed
+    ]
+
+
+def memory_problems(job: Job, use: MemoryUse) -> list[Problem]:
+    """Return every device, host and KV pool that does not fit."""
+    problems = [
+        Problem(
+            path=f"devices {_ids(row.devices)}",
+            message=f"{row.phase} needs {format_bytes(row.needed_bytes)} of {format_bytes(row.limit_bytes)} on {row.type}",
+            found=f"{row.dominant_term} {format_bytes(row.dominant_bytes)}",
+            rule="MEMORY",
+        )
+        for row in rows(job, use)
+        if row.verdict == DOES_NOT_FIT
+    ]
+    for node, needed in use.hosts.items():
+        if needed > use.host_limits[node]:
+            found = f"{needed / 1e9:.2f} GB needed, {use.host_limits[node] / 1e9:.2f} GB there"
+            problems.append(
+                Problem(
+                    path=f"node {job.topology.nodes[node].id}",
+                    message="not enough host RAM",
+                    found=found,
+                    valid="fewer offloaded states on this node",
+                    rule="HOST_RAM",
+                )
+            )
+    return problems + kv_problems(job, use)
+
+
+def _ids(devices: tuple[int, ...]) -> str:
+    if len(devices) > 2 and devices[-1] - devices[0] == len(devices) - 1:
+        return f"{devices[0]}-{devices[-1]}"
+    return ",".join(map(str, devices))
+
+
+def changes(job: Job, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield single changes of a plan that lower its memory, the cheapest kind first, with the changed plan."""
+
+    def changed(name: str, edit: Callable[[TaskPlan], TaskPlan]) -> Plan:
+        return Plan(groups=plan.groups, tasks=tuple(edit(task) if task.task == name else task for task in plan.tasks))
+
+    for task in plan.tasks:
+        kind = job.workflow.task(task.task).kind
+        if kind != "generate" and task.micro_batch_size > 1:
+            yield (
+                f"{task.task}: micro-batch 1 (now {task.micro_batch_size})",
+                changed(task.task, lambda t: replace(t, micro_batch_size=1)),
+            )
+        if kind == "train" and not task.recompute:
+            yield f"{task.task}: activation recomputation", changed(task.task, lambda t: replace(t, recompute=True))
+        if kind == "train" and len(task.replicas) > 1 and task.sharding != "fsdp":
+            yield (
+                f"{task.task}: full sharding over the replicas",
+                changed(task.task, lambda t: replace(t, sharding="fsdp")),
+            )
+        if task.residency.weights_when_idle == "resident" and kind == "generate":
+            yield (
+                f"{task.task}: drop the engine's weights while idle",
+                changed(task.task, lambda t: replace(t, residency=replace(t.residency, weights_when_idle="dropped"))),
+            )
+        if task.residency.weights_when_idle == "resident" and kind != "generate":
+            yield (
+                f"{task.task}: weights in host RAM while idle",
+                changed(task.task, lambda t: replace(t, residency=replace(t.residency, weights_when_idle="host"))),
+            )
+        for place in ("host_when_idle", "host"):
+            if kind == "train" and task.residency.optimizer_states == "device":
+                yield (
+                    f"{task.task}: optimizer states {place.replace('_', ' ')}",
+                    changed(
+                        task.task, lambda t, p=place: replace(t, residency=replace(t.residency, optimizer_states=p))
+                    ),
+                )  # type: ignore[misc]
+
+
+def smallest_change(job: Job, plan: Plan) -> str:
+    """Return the first single change that makes a plan fit, '' if none does."""
+    for text, changed in changes(job, plan):
+        if not memory_problems(job, plan_memory(job, changed)):
+            return text
+    return ""
+
+
+def memory_lines(job: Job, use: MemoryUse) -> list[str]:
+    """Return the table of a plan's memory for the terminal."""
+    lines = [
+        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>9} {'KV pool':>9} {'limit':>9}  {'verdict':<12} dominant term"
+    ]
+    for row in rows(job, use):
+        sizes = (row.needed_bytes / GIB, row.reserved_bytes / GIB, row.limit_bytes / GIB)
+        needs, pool, limit = (f"{size:.1f}" for size in sizes)
+        dominant = f"{row.dominant_term} {row.dominant_bytes / GIB:.1f}"
+        verdict = row.verdict.replace("_", " ")
+        lines.append(
+            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>9} {pool:>9} {limit:>9}  {verdict:<12} {dominant}"
+        )
+    lines.append(
+        "host RAM (GB): "
+        + ", ".join(
+            f"{job.topology.nodes[node].id} {needed / 1e9:.0f} of {use.host_limits[node] / 1e9:.0f}"
+            for node, needed in list(use.hosts.items())[:16]
+        )
+    )
+    for task, pools in use.kv_tokens.items():
+        lines.append(f"KV pool of {task}: " + ", ".join(f"{tokens:,.0f}" for tokens in pools[:16]) + " tokens")
+    return lines
