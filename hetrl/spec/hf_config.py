@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hetrl.errors import NotSupported, Problem, SpecError, did_you_mean
 from hetrl.spec import hf_layers
-from hetrl.spec.hf_families import FAMILIES, REFUSED, SAME_AS, TEXT_CONFIG_KEYS, Family
+from hetrl.spec.hf_families import TEXT_CONFIG_KEYS, Family, canonical_name, families, refusal
 from hetrl.spec.hf_fields import Fields
 from hetrl.spec.hf_gemma4 import gemma4_layers
 from hetrl.spec.model import Layer, Model
@@ -131,7 +131,7 @@ def family_of(config: Mapping[str, object], path: str) -> tuple[str, Family]:
                 path=where,
                 message="missing",
                 found=repr(model_type)[:80],
-                valid=", ".join(sorted(FAMILIES)),
+                valid=", ".join(sorted(families())),
                 rule="MODEL",
             )
         )
@@ -144,18 +144,18 @@ def family_of(config: Mapping[str, object], path: str) -> tuple[str, Family]:
                 rule="MODEL_FAMILY",
             )
         )
-    resolved = SAME_AS.get(model_type, model_type)
-    if resolved in FAMILIES:
-        return resolved, FAMILIES[resolved]
-    reason = REFUSED.get(model_type)
+    resolved = canonical_name(model_type)
+    if resolved in families():
+        return resolved, families()[resolved]
+    reason = refusal(model_type)
     message = f"unsupported architecture: it has {reason}" if reason else "unsupported architecture"
-    hint = did_you_mean(model_type, FAMILIES)
+    hint = did_you_mean(model_type, families())
     raise NotSupported(
         Problem(
             path=where,
             message=message,
             found=model_type,
-            valid=hint or ", ".join(sorted(FAMILIES)),
+            valid=hint or ", ".join(sorted(families())),
             rule="MODEL_FAMILY",
         )
     )
