@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetrl.errors import RunError
-from hetrl.runtime.placement import RESOURCE_PREFIX, NodeNeed, check_feasible
+from hetrl.errors import RunError, SpecError
+from hetrl.runtime.placement import RESOURCE_PREFIX, NodeNeed, placement_problems
 from hetrl.runtime.worker import ENVIRONMENT
 from hetrl.spec.topology import Topology
 
@@ -61,7 +61,9 @@ class RayCluster:
         import ray
         from ray.util.placement_group import placement_group
 
-        check_feasible(self._needs, offers_of_ray(ray.nodes()))  # type: ignore[no-untyped-call]
+        problems = placement_problems(self._needs, offers_of_ray(ray.nodes()))  # type: ignore[no-untyped-call]
+        if problems:
+            raise SpecError(problems)
         self._group = placement_group([need.bundle for need in self._needs], strategy="STRICT_SPREAD")
         if not self._group.wait(READY_TIMEOUT_SECONDS):
             raise RunError(
@@ -142,15 +144,11 @@ def join(address: str, needs: Sequence[NodeNeed]) -> RayCluster:
     return RayCluster(needs)
 
 
-def start(needs: Sequence[NodeNeed], topology: Topology) -> RayCluster:
-    """Start a Ray of our own on this machine.
+def start(needs: Sequence[NodeNeed]) -> RayCluster:
+    """Start a Ray of our own on this machine, with a logical node for each of ``needs``.
 
-    Raises
-    ------
-    SpecError
-        If this machine does not have the plan's devices; nothing is started then.
+    Check first that this machine has the devices: :func:`offers_of_this_machine`.
     """
-    check_feasible(needs, offers_of_this_machine(needs, topology))
     import ray
     from ray.cluster_utils import Cluster
 

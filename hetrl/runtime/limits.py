@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,11 @@ TORCH_DTYPES = {"fp32": "float32"}
 _NEEDED = ("actor_path", "prompts", "reward")
 
 
-def resolve_run(run: RunSettings | None, job: Job, base: Path) -> RunSettings | None:
+def resolve_run(run: RunSettings, job: Job, base: Path) -> RunSettings:
     """Return the settings with every path absolute, and the actor's folder filled in where the workflow names one.
 
     Relative paths are tried against the working directory, then against ``base``, the configuration's folder.
     """
-    if run is None:
-        return None
 
     def absolute(path: str) -> str:
         return str(Path(path).resolve() if not path or Path(path).exists() else (base / path).resolve())
@@ -37,30 +36,21 @@ def resolve_run(run: RunSettings | None, job: Job, base: Path) -> RunSettings | 
     )
 
 
-def missing_run_keys(run: RunSettings | None) -> list[Problem]:
+def missing_run_keys(run: RunSettings) -> list[Problem]:
     """Name each key of the ``run:`` section that a launch needs and does not have."""
     return [
-        Problem(path=f"run.{key}", message="missing; hetrl-launch needs it")
-        for key in _NEEDED
-        if run is None or not getattr(run, key)
+        Problem(path=f"run.{key}", message="missing; hetrl-launch needs it") for key in _NEEDED if not getattr(run, key)
     ]
 
 
-def check_launchable(plan: Plan, job: Job, run: RunSettings | None) -> None:
-    """Check everything that can be checked without Ray.
+def launch_problems(plan: Plan, job: Job, run: RunSettings) -> list[Problem]:
+    """Everything that keeps a plan from being run, as far as it can be known without Ray.
 
-    Raises
-    ------
-    NotSupported
-        Naming everything the plan asks for that this runtime does not carry out.
-    SpecError
-        Naming missing ``run:`` keys, a model folder that is none, and shares that do not fit the batch.
+    What this runtime does not carry out (rule ``CAPABILITY``), missing ``run:`` keys, a model folder that is none,
+    shares that do not fit the batch.
     """
-    refused = [*unsupported(job.workflow, plan), *_unsupported_job(job)]
-    if refused:
-        raise NotSupported(refused)
-    problems = missing_run_keys(run)
-    if run is not None and run.actor_path and not (Path(run.actor_path) / "config.json").is_file():
+    problems = [*unsupported(job.workflow, plan), *_unsupported_job(job), *missing_run_keys(run)]
+    if run.actor_path and not (Path(run.actor_path) / "config.json").is_file():
         problems.append(
             Problem(
                 path="run.actor_path", message="no model there", found=run.actor_path, valid="a folder with config.json"
@@ -74,8 +64,13 @@ def check_launchable(plan: Plan, job: Job, run: RunSettings | None) -> None:
                     message=f"shares add up to {task.num_prompts} prompts, the batch has {job.batch.num_prompts}",
                 )
             )
+    return problems
+
+
+def raise_if_any(problems: Sequence[Problem]) -> None:
+    """Raise the problems, if any: as :class:`NotSupported` if all are missing capabilities, else as a SpecError."""
     if problems:
-        raise SpecError(problems)
+        raise (NotSupported if all(each.rule == "CAPABILITY" for each in problems) else SpecError)(problems)
 
 
 def _unsupported_job(job: Job) -> list[Problem]:

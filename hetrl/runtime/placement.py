@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetrl.errors import Problem, SpecError, did_you_mean
+from hetrl.errors import Problem, did_you_mean
 from hetrl.plan.plan import Plan
 from hetrl.spec.topology import Topology
 from hetrl.spec.workflow import Workflow
@@ -115,18 +115,18 @@ def slots(plan: Plan, workflow: Workflow, topology: Topology) -> tuple[Slot, ...
     return tuple(found)
 
 
-def check_feasible(needs: Sequence[NodeNeed], offers: Sequence[Mapping[str, int]]) -> None:
-    """Check that every needed node finds a Ray node of its own; Ray itself would wait for ever.
+def placement_problems(needs: Sequence[NodeNeed], offers: Sequence[Mapping[str, int]]) -> list[Problem]:
+    """Say why not every needed node finds a Ray node of its own; Ray itself would wait for ever.
 
     Parameters
     ----------
     offers
         One mapping per Ray node: device type -> number of devices.
 
-    Raises
-    ------
-    SpecError
-        Naming each device type that Ray does not have, or not enough of, and what Ray offers.
+    Returns
+    -------
+    list
+        One problem per device type that Ray does not have, or not enough of; it says what Ray offers.
     """
     problems = []
     valid = _described(offers)
@@ -151,8 +151,7 @@ def check_feasible(needs: Sequence[NodeNeed], offers: Sequence[Mapping[str, int]
                 path=f"nodes {', '.join(nodes)}", message=message, valid=f"what Ray offers: {valid}", rule="DEVICES"
             )
         )
-    if problems:
-        raise SpecError(problems)
+    return problems
 
 
 def _counts(numbers: Sequence[int]) -> str:

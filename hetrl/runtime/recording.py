@@ -23,6 +23,8 @@ class Prediction:
         Time of a step; None if unknown.
     replica_seconds
         Task -> busy seconds of every replica.
+    weight_sync_seconds
+        Sending the new weights to all engines; None if unknown.
     peak_bytes
         Device id -> peak memory.
     shares
@@ -33,6 +35,7 @@ class Prediction:
 
     step_seconds: float | None = None
     replica_seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    weight_sync_seconds: float | None = None
     peak_bytes: Mapping[int, float] = field(default_factory=dict)
     shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     max_response_tokens: int = 0
@@ -91,7 +94,15 @@ def record_step(store: MeasurementStore, record: StepRecord, prediction: Predict
             labels={**step, "device": str(device)},
         )
     for phase, seconds in record.phase_seconds.items():
-        write("phase", "", amounts={}, measured={"seconds": seconds}, labels={**step, "phase": phase})
+        known_seconds = predicted.weight_sync_seconds if phase == "weight_sync" else None
+        write(
+            "phase",
+            "",
+            amounts={},
+            measured={"seconds": seconds},
+            predicted={} if known_seconds is None else {"seconds": known_seconds},
+            labels={**step, "phase": phase},
+        )
     write(
         "step",
         "",

@@ -61,7 +61,10 @@ class RolloutWorker(Worker):
             disable_log_stats=True,
         )
         self._tokenizer = self._llm.get_tokenizer()
-        self._max_model_tokens = max_model_tokens
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the length of every text in tokens."""
+        return [len(self._tokenizer.encode(text)) for text in texts]
 
     def generate(
         self,
@@ -81,11 +84,6 @@ class RolloutWorker(Worker):
         -------
         list
             Prompt by prompt, in the order given.
-
-        Raises
-        ------
-        ValueError
-            If a prompt leaves no room for a response of ``max_response_tokens``.
         """
         from vllm import RequestOutput, SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -94,11 +92,6 @@ class RolloutWorker(Worker):
             engine = self._llm.llm_engine
             tokens = {prompt.index: self._tokenizer.encode(prompt.text) for prompt in prompts}
             for index, prompt_tokens in tokens.items():
-                if len(prompt_tokens) + max_response_tokens > self._max_model_tokens:
-                    raise ValueError(
-                        f"prompt {index} has {len(prompt_tokens)} tokens; with responses of {max_response_tokens} "
-                        f"the limit of {self._max_model_tokens} is exceeded"
-                    )
                 engine.add_request(
                     str(index),
                     {"prompt_token_ids": prompt_tokens},

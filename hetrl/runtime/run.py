@@ -66,7 +66,7 @@ def run_steps(
                 records.append(record)
                 writer.write(record)
                 progress.update(bar, completed=session.num_steps_done)
-                progress.console.print(_line(record), highlight=False)
+                progress.console.print(_line(record), highlight=False, soft_wrap=True)
                 if checkpoint_every and session.num_steps_done % checkpoint_every == 0:
                     session.save(out)
         if records and not (checkpoint_every and session.num_steps_done % checkpoint_every == 0):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from hetrl.errors import Problem, SpecError
+from hetrl.errors import Problem, RunError, SpecError
 from hetrl.measure import MeasurementStore
 from hetrl.plan.plan import Plan
 from hetrl.runtime import cluster as ray_cluster
 from hetrl.runtime.checkpoint import RunState, checkpoint_folder, read_state
 from hetrl.runtime.data import PromptRecord, RewardFunction, load_prompts, load_reward, prompts_of_step
-from hetrl.runtime.limits import check_launchable
-from hetrl.runtime.placement import node_needs, slots
+from hetrl.runtime.limits import launch_problems, raise_if_any
+from hetrl.runtime.placement import Slot, node_needs, placement_problems, slots
 from hetrl.runtime.recording import Prediction, record_step
 from hetrl.runtime.sequences import split_evenly
 from hetrl.runtime.step import StepInputs, StepRecord, run_step, sync_weights
@@ -47,6 +49,7 @@ class Session:
         reward: RewardFunction,
         store: MeasurementStore | None,
         prediction: Prediction | None,
+        logs: Path | None,
     ) -> None:
         self._plan = plan
         self._job = job
@@ -56,6 +59,7 @@ class Session:
         self._reward = reward
         self._store = store
         self._prediction = prediction
+        self._logs = logs
         self._workers: Workers | None = None
         self._seed = run.seed
         self._learning_rate = run.learning_rate
@@ -74,6 +78,7 @@ class Session:
         prediction: Prediction | None = None,
         throttle: Mapping[str, float] | None = None,
         throttle_method: str = "auto",
+        logs: Path | None = None,
     ) -> Session:
         """Check the run, get the devices, start every worker.
 
@@ -90,6 +95,8 @@ class Session:
         throttle
             Device type -> fraction of its speed left to it, unknown to planner and profiler
             (:mod:`hetrl.runtime.throttle`). On one machine only.
+        logs
+            Folder for the workers' own output if one fails; only with a Ray of our own.
 
         Raises
         ------
@@ -98,7 +105,11 @@ class Session:
         RunError
             If a worker fails while starting.
         """
-        check_launchable(plan, job, run)
+        needs = node_needs(plan, job.topology)
+        problems = launch_problems(plan, job, run)
+        if address is None:
+            problems += placement_problems(needs, ray_cluster.offers_of_this_machine(needs, job.topology))
+        raise_if_any(problems)
         records = load_prompts(Path(run.prompts))
         if len(records) < job.batch.num_prompts:
             raise SpecError(
@@ -109,16 +120,23 @@ class Session:
                 )
             )
         reward = load_reward(run.reward)
-        needs = node_needs(plan, job.topology)
-        cluster = ray_cluster.join(address, needs) if address else ray_cluster.start(needs, job.topology)
+        cluster = ray_cluster.start(needs) if address is None else ray_cluster.join(address, needs)
         session = cls(
-            plan, job, run, cluster=cluster, records=records, reward=reward, store=store, prediction=prediction
+            plan,
+            job,
+            run,
+            cluster=cluster,
+            records=records,
+            reward=reward,
+            store=store,
+            prediction=prediction,
+            logs=logs,
         )
         try:
             cluster.reserve()
             session._start_workers(throttle or {}, throttle_method)
-        except BaseException:
-            session.close()
+        except BaseException as error:
+            session._end(error)
             raise
         return session
 
@@ -131,6 +149,7 @@ class Session:
             self._run.actor_path,
         )
         trainers, engines = workers.of_kind("train"), workers.of_kind("generate")
+        self._check_prompt_lengths(engines[0])
         host = workers.host_of(trainers[0])
         (port,) = workers.gather([workers.call(trainers[0], "open_store", host)])
         workers.gather([workers.call(slot, "join_replicas", host, port) for slot in trainers])
@@ -143,6 +162,23 @@ class Session:
         )
         self.throttled_by = workers.throttle(throttle, method)
         self.reset(seed=self._run.seed, learning_rate=self._run.learning_rate)
+
+    def _check_prompt_lengths(self, engine: Slot) -> None:
+        limit = self._job.batch.prompt_tokens
+        texts = [record["prompt"] for record in self._records]
+        (lengths,) = self.workers.gather([self.workers.call(engine, "count_tokens", texts)])
+        problems = [
+            Problem(
+                path="run.prompts",
+                message=f"prompt {number} has {length} tokens",
+                found=texts[number][:60],
+                valid=f"at most batch.prompt_tokens = {limit}",
+            )
+            for number, length in enumerate(lengths)
+            if length > limit
+        ]
+        if problems:
+            raise SpecError(problems)
 
     @property
     def workers(self) -> Workers:
@@ -271,15 +307,20 @@ class Session:
         self.workers.take_timings()
         self._seed, self._step = state.seed, state.num_steps_done
 
-    def close(self, save_logs_to: Path | None = None) -> None:
-        """End every worker, and the Ray we started; nothing stays behind."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._cluster.close)
-            if save_logs_to is not None:
-                self._cluster.save_logs(save_logs_to)
-            if self._workers is not None:
-                workers, self._workers = self._workers, None
-                workers.close()
+    def close(self) -> None:
+        """End every worker, and the Ray we started; nothing stays behind. A Ctrl-C meanwhile does not stop it."""
+        with _interrupts_ignored():
+            try:
+                if self._workers is not None:
+                    workers, self._workers = self._workers, None
+                    workers.close()
+            finally:
+                self._cluster.close()
+
+    def _end(self, error: BaseException | None) -> None:
+        if isinstance(error, RunError) and self._logs is not None:
+            self._cluster.save_logs(self._logs)
+        self.close()
 
     def __enter__(self) -> Session:
         return self
@@ -287,4 +328,17 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end(error)
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -73,9 +73,8 @@ def two_device_plan(job: Job, shares: tuple[int, int]) -> Plan:
 @pytest.fixture(scope="session")
 def launchable(model_folder: Path) -> Launchable:
     job = load_job(DEMO / "job.yaml", demo_overrides(model_folder))
-    run = resolve_run(job.run, job, DEMO)
-    assert run is not None
-    return Launchable(job, two_device_plan(job, SHARES), run)
+    assert job.run is not None
+    return Launchable(job, two_device_plan(job, SHARES), resolve_run(job.run, job, DEMO))
 
 
 @pytest.fixture(scope="session")
