@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.devices import DeviceType
 
-
 LEVELS = ("rack", "zone", "region", "wan")
 
 
@@ -173,7 +172,8 @@ class Topology:
     def node_link(self, source: int, target: int) -> Link:
         """Link between two nodes (or, for equal arguments, inside one), one direction.
 
-        Nodes of one NVLink domain reach each other as fast as inside a node. Between nodes without a given link the slower NIC decides, and the larger latency; a network level that was
+        Nodes of one NVLink domain reach each other as fast as inside a node. Between other nodes without a given
+        link the slower NIC decides, and the larger latency; a network level that was
         described replaces the latency and limits the bandwidth.
         """
         if source == target:

@@ -58,7 +58,8 @@ def _reason(job: Job, plan: Plan, group: Group) -> str:
     limit = device_limit(job, fullest)
     names = ", ".join(group.tasks)
     if needed[fullest] > limit:
-        return f"{names} would together need {format_bytes(needed[fullest])} on device {fullest}, which allows {format_bytes(limit)}; so"
+        together = format_bytes(needed[fullest])
+        return f"{names} would together need {together} on device {fullest}, which allows {format_bytes(limit)}; so"
     return f"{names}: the room on device {fullest} ({format_bytes(limit)}) serves a larger KV cache better; so"
 
 
