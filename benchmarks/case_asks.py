@@ -15,7 +15,8 @@ from hetrl.spec import environment_rules, fleet_rules, rules, topo_text
 from hetrl.spec.device_names import find_device
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.load import job_from_values, load_job
-from hetrl.spec.load_topology import read_device_types, read_topology
+from hetrl.spec.load_devices import read_device_types
+from hetrl.spec.load_topology import read_topology
 from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model
 from hetrl.spec.section import Report
@@ -392,8 +393,8 @@ def price(given: Given) -> Answer:
 ASKS: dict[str, Callable[[Given], Answer]] = {
     function.__name__: function
     for function in (
-        tensor_parallel, vocab_padding, pipeline, layout, batch, fleet, world, resources, environment, device, device_list,
-        visible_devices, topology_text, dtype, model, job, price,
+        tensor_parallel, vocab_padding, pipeline, layout, batch, fleet, world, resources, environment, device,
+        device_list, visible_devices, topology_text, dtype, model, job, price,
     )
 }  # fmt: skip
 

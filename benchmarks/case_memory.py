@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.case_asks import ASKS, Answer, Given, device_of
@@ -121,9 +122,7 @@ def memory(given: Given) -> Answer:
             for count in counts
         ]
         totals = [sum(terms.values()) for terms in peaks]
-        values["never_rises_with_devices"] = all(
-            later <= earlier + 1 for earlier, later in zip(totals, totals[1:], strict=False)
-        )
+        values["never_rises_with_devices"] = all(later <= earlier + 1 for earlier, later in pairwise(totals))
     if "compare" in given:
         other = setup_memory(
             setup_of({**{key: value for key, value in given.items() if key != "compare"}, **given["compare"]})

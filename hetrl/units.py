@@ -36,7 +36,7 @@ def _positive(value: float, text: object, path: str, what: str, valid: str) -> f
     return value
 
 
-def parse_bandwidth(text: str | float | int, path: str = "") -> float:
+def parse_bandwidth(text: object, path: str = "") -> float:
     """Return bytes per second in one direction; a bare number is taken as bytes per second.
 
     >>> parse_bandwidth("400Gbps"), parse_bandwidth("50GB/s")
@@ -54,7 +54,7 @@ def parse_bandwidth(text: str | float | int, path: str = "") -> float:
     return _positive(value, text, path, "bandwidth", valid)
 
 
-def parse_bytes(text: str | float | int, path: str = "") -> float:
+def parse_bytes(text: object, path: str = "") -> float:
     """Return bytes; a bare number is taken as bytes.
 
     >>> parse_bytes("80GB"), parse_bytes("2GiB")
@@ -69,7 +69,7 @@ def parse_bytes(text: str | float | int, path: str = "") -> float:
     return _positive(float(match[1]) * _PREFIX[match[2] or ""], text, path, "size", valid)
 
 
-def parse_seconds(text: str | float | int, path: str = "") -> float:
+def parse_seconds(text: object, path: str = "") -> float:
     """Return seconds (zero allowed); a bare number is taken as seconds.
 
     >>> parse_seconds("30us") == 30e-6
@@ -88,7 +88,7 @@ def parse_seconds(text: str | float | int, path: str = "") -> float:
     return value
 
 
-def parse_flops(text: str | float | int, path: str = "") -> float:
+def parse_flops(text: object, path: str = "") -> float:
     """Return FLOP per second; a bare number is taken as FLOP/s.
 
     >>> parse_flops("989TFLOPS")

@@ -22,12 +22,19 @@ AMBIGUOUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "a100-pcie": ("A100-80GB-PCIe", "A100-40GB-PCIe"),
     }
 )
-# Labels a scheduler gives to many different cards; they never name one.
+# Labels a scheduler gives to many different cards (in folded form); they never name one.
+_LINE, _VENDOR = "a product line, not a card", "a vendor, not a card"
 COARSE_LABELS: Mapping[str, str] = MappingProxyType(
-    {"g": "Ray's label for every GeForce card", "rtx": "Ray's label for every RTX workstation card", "tesla": "a product line, not a card", "core-neuron": "Ray's label for every Neuron core",
-     "gaudi": "a product line, not a card", "neuron": "a product line, not a card",
-     "gpu": "any GPU", "cuda": "any NVIDIA GPU", "nvidia": "a vendor, not a card", "amd": "a vendor, not a card", "geforce": "a product line, not a card"}
-)  # fmt: skip
+    {
+        "g": "Ray's label for every GeForce card",
+        "rtx": "Ray's label for every RTX workstation card",
+        "core-neuron": "Ray's label for every Neuron core",
+        "gpu": "any GPU",
+        "cuda": "any NVIDIA GPU",
+        **dict.fromkeys(("tesla", "geforce", "gaudi", "neuron", "instinct", "radeon", "tpu"), _LINE),
+        **dict.fromkeys(("nvidia", "amd", "intel", "aws", "google"), _VENDOR),
+    }
+)
 MEMORY_TOLERANCE = 0.12
 _NOISE = frozenset(
     {
@@ -80,7 +87,7 @@ def _device_type(name: str, entry: Mapping[str, object]) -> DeviceType:
 
 
 def fold(name: str) -> str:
-    """Return a spelling-independent form: case, separators, word order, vendor names and ``40G`` for ``40GB`` do not matter.
+    """Return a spelling-independent form: case, separators, word order and vendor names do not matter, nor ``40G``.
 
     >>> fold("NVIDIA A100-SXM4-40GB") == fold("a100 40g sxm")
     True
@@ -163,7 +170,8 @@ def find_device(name: str, *, memory_bytes: float | None = None, path: str = "")
     hint = did_you_mean(name, devices)
     raise SpecError(
         Problem(path=path, message="unknown device", found=name, rule="DEVICE_NAME",
-                valid=(hint + " " if hint else "") + "`hetrl devices` lists the catalogue; describe others under device_types: (flops, memory, memory_bandwidth)")
+                valid=(hint + " " if hint else "") + "`hetrl devices` lists the catalogue; describe others under "
+                "device_types: (flops, memory, memory_bandwidth)")
     )  # fmt: skip
 
 

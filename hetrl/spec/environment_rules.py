@@ -1,4 +1,4 @@
-"""Checks of a machine before anything starts: environment variables, network interfaces, host RAM, free devices, prices.
+"""Checks of a machine before anything starts: environment, network interfaces, host RAM, free devices, prices.
 
 Each takes plain values, so that a launcher, `hetrl validate` and a test use the same rule.
 """

@@ -180,7 +180,8 @@ def request_problems(
         problems.append(
             Problem(
                 path=path,
-                message=f"{len(asked)} nodes asked for, {len(real)} exist ({', '.join(node.id for node in topology.nodes[:16])})",
+                message=f"{len(asked)} nodes asked for, {len(real)} exist "
+                f"({', '.join(node.id for node in topology.nodes[:16])})",
                 found=str(list(devices_per_node)),
                 valid=str([node.num_devices for node in topology.nodes[:64]]),
                 rule="NODE_COUNT",

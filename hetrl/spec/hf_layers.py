@@ -83,7 +83,7 @@ def gqa_attention(fields: Fields, family: Family) -> Attention:
 
 
 def mla_attention(fields: Fields, family: Family) -> Attention:
-    """Return multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache is the latent plus the rotary key."""
+    """Return multi-head latent attention (arXiv 2405.04434): the cache is the latent plus the rotary key."""
     hidden = fields.count("hidden_size")
     heads = fields.count("num_attention_heads")
     latent = fields.count("kv_lora_rank")

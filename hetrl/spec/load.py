@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from hetrl.errors import Problem, SpecError
-from hetrl.spec.devices import DTYPES
+from hetrl.spec.devices import DTYPES, DeviceType
 from hetrl.spec.job import Batch, Job, OptimizerSettings, Precision, RunSettings
-from hetrl.spec.load_topology import read_device_types, read_topology
+from hetrl.spec.load_devices import read_device_types
+from hetrl.spec.load_topology import read_topology
 from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model
 from hetrl.spec.section import Report, Section
@@ -23,7 +23,8 @@ from hetrl.spec.yaml_text import parse_yaml, read_text
 
 JOB_KEYS = ("workflow", "cluster_topology", "optimizer", "batch", "precision", "run", "device_types")
 WORKFLOW_KEYS = (
-    "algorithm", "actor_model", "critic_model", "reward_model", "reward_models", "reference_model", "online", "staleness", "allow_hub",
+    "algorithm", "actor_model", "critic_model", "reward_model", "reward_models", "reference_model", "online",
+    "staleness", "allow_hub",
 )  # fmt: skip
 SOLVERS = ("hybrid", "ilp")
 OBJECTIVES = ("step_seconds", "usd_per_step")
@@ -141,9 +142,7 @@ def read_workflow(
         return _model(section.raw(key), section.at(key), head)
 
     def _model(reference: object, path: str, head: str | None) -> Model | None:
-        found = report.attempt(
-            lambda: find_model(reference, path=path, head=head, base=base, allow_hub=allow_hub), None
-        )  # type: ignore[arg-type]
+        found = report.attempt(None, find_model, reference, path=path, head=head, base=base, allow_hub=allow_hub)
         return None if found is None else replace(found, weight_dtype=precision.dtype)
 
     if not section.has("actor_model"):
@@ -169,16 +168,15 @@ def read_workflow(
     if len(report.problems) > before or actor is None or not algorithm:
         return None
     return report.attempt(
-        lambda: build_workflow(
-            algorithm,
-            actor=actor,
-            reference=reference,
-            critic=critic,
-            rewards=tuple(reward for reward in rewards if reward is not None),
-            responses_per_prompt=batch.responses_per_prompt,
-            online=online,
-        ),
         None,
+        build_workflow,
+        algorithm,
+        actor=actor,
+        reference=reference,
+        critic=critic,
+        rewards=tuple(reward for reward in rewards if reward is not None),
+        responses_per_prompt=batch.responses_per_prompt,
+        online=online,
     )
 
 
@@ -301,15 +299,9 @@ def read_run(values: object, report: Report) -> RunSettings:
     )
 
 
-def check_dtypes(device_types: tuple[object, ...], precision: Precision, report: Report) -> None:
+def check_dtypes(device_types: tuple[DeviceType, ...], precision: Precision, report: Report) -> None:
     """Warn about devices that cannot compute in the job's dtype; the search will not use them for it."""
-    from hetrl.spec.devices import DeviceType
-
-    unable = [
-        device.name
-        for device in device_types
-        if isinstance(device, DeviceType) and not device.supports(precision.dtype)
-    ]
+    unable = [device.name for device in device_types if not device.supports(precision.dtype)]
     if unable and len(unable) == len(device_types):
         report.problem(
             "precision.dtype",
@@ -322,6 +314,8 @@ def check_dtypes(device_types: tuple[object, ...], precision: Precision, report:
         report.warnings.append(
             f"precision.dtype: {', '.join(unable)} cannot compute in {precision.dtype} and will not train or score"
         )
-
-
-__all__ = ["Problem", "SpecError", "job_from_values", "load_job"]
+    if precision.kv_cache_dtype == "fp8":
+        old = [device.name for device in device_types if not device.supports("fp8")]
+        if old:
+            names = ", ".join(old)
+            report.warnings.append(f"precision.kv_cache_dtype: {names} cannot hold an fp8 cache and will not generate")

@@ -81,12 +81,10 @@ def read_matrix(section: Section, nodes: tuple[Node, ...], links: Links, report:
             if i == j:
                 continue
             where = f"{matrix.path}.bandwidth[{i}][{j}]"
-            bandwidth = report.attempt(lambda: parse_bandwidth(bandwidths[i][j], where), None)  # type: ignore[arg-type]  # noqa: B023
+            bandwidth = report.attempt(None, parse_bandwidth, bandwidths[i][j], where)
             latency = 30e-6
             if latencies is not None:
-                latency = report.attempt(
-                    lambda: parse_seconds(latencies[i][j], f"{matrix.path}.latency[{i}][{j}]"), 30e-6
-                )  # type: ignore[arg-type]  # noqa: B023
+                latency = report.attempt(30e-6, parse_seconds, latencies[i][j], f"{matrix.path}.latency[{i}][{j}]")
             if bandwidth is not None:
                 links[(i, j)] = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind="given")
 
@@ -100,7 +98,7 @@ def read_links_file(
     where = section.at("links_file")
     name = Path(section.text("links_file"))
     file = name if name.is_absolute() or base is None or name.exists() else base / name
-    text = report.attempt(lambda: read_text(file, "links file"), "")
+    text = report.attempt("", read_text, file, "links file")
     rows = csv.DictReader(io.StringIO(text))
     if text and tuple(rows.fieldnames or ()) != LINK_FILE_COLUMNS:
         report.problem(where, "wrong columns", ", ".join(map(str, rows.fieldnames or ())), ", ".join(LINK_FILE_COLUMNS))
@@ -116,17 +114,17 @@ def read_links_file(
                 )
                 continue
             figures = [_figure(row[column]) for column in LINK_FILE_COLUMNS[2:]]
-            link = report.attempt(
-                lambda: Link(bytes_per_second=figures[0], latency_seconds=figures[1], kind="measured"), None
-            )  # noqa: B023
-            if link is not None:
-                links[(index[ends[0]], index[ends[1]])] = link
+            if figures[0] <= 0 or figures[1] < 0:
+                report.problem(line, "bandwidth must be above 0 and latency at least 0", list(row.values()))
+                continue
+            link = Link(bytes_per_second=figures[0], latency_seconds=figures[1], kind="measured")
+            links[(index[ends[0]], index[ends[1]])] = link
     except csv.Error as error:
         report.problem(where, "not a CSV table", str(error))
 
 
 def _figure(text: str | None) -> float:
-    """Return a finite number, -1 (which no link accepts) for anything else."""
+    """Return a finite number, -1 for anything else."""
     try:
         value = float(text or "")
     except ValueError:

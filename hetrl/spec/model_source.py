@@ -35,7 +35,7 @@ def known_models() -> tuple[str, ...]:
 
 
 def find_model(
-    reference: str | Mapping[str, object],
+    reference: object,
     *,
     path: str = "",
     head: str | None = None,
@@ -118,7 +118,7 @@ def _inline(reference: Mapping[str, object], path: str, head: str | None, base: 
         )
     config: Any = reference.get("config")
     if config is None:
-        return find_model(reference.get("model"), path=f"{path}.model", head=chosen, base=base, allow_hub=allow_hub)  # type: ignore[arg-type]
+        return find_model(reference.get("model"), path=f"{path}.model", head=chosen, base=base, allow_hub=allow_hub)
     name = reference.get("name", "inline config")
     return model_from_config(config, name=str(name), head=str(chosen or "lm"), path=f"{path}.config", source="job file")
 

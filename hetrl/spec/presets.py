@@ -64,8 +64,13 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
         )
     fleet, *rest = name.split("/")
     if fleet == "guide20":
-        values = {"workflow": ppo("meta-llama/Meta-Llama-3-70B-Instruct", "meta-llama/Meta-Llama-3-8B", "sfairXC/FsfairX-LLaMA3-RM-v0.1"),
-                  "cluster_topology": {"nodes": guide_nodes()}, "optimizer": {"solver": "hybrid", "max_search_seconds": 30, "memory_safety_margin": 0.15}}  # fmt: skip
+        values = {
+            "workflow": ppo(
+                "meta-llama/Meta-Llama-3-70B-Instruct", "meta-llama/Meta-Llama-3-8B", "sfairXC/FsfairX-LLaMA3-RM-v0.1"
+            ),
+            "cluster_topology": {"nodes": guide_nodes()},
+            "optimizer": {"solver": "hybrid", "max_search_seconds": 30, "memory_safety_margin": 0.15},
+        }
     elif fleet.startswith("guide"):
         values = {"workflow": guide_workflow(*rest), "cluster_topology": {"nodes": guide_nodes(fleet)}}
     elif fleet.startswith("paper64"):
@@ -125,7 +130,8 @@ def paper_job(fleet: str, algorithm: str) -> dict[str, object]:
         topology["network"] = {"wan": {"bandwidth": "5Gbps", "latency": "10ms"}}
     else:
         topology["links"] = [
-            {"from": f"node-{i}", "to": f"node-{j}", "bandwidth": f"{1.9 + 0.62 * ((i * j) % 6)}Gbps", "latency": f"{5 + 5 * ((i + j) % 6)}ms"}
+            {"from": f"node-{i}", "to": f"node-{j}",
+             "bandwidth": f"{1.9 + 0.62 * ((i * j) % 6)}Gbps", "latency": f"{5 + 5 * ((i + j) % 6)}ms"}
             for i in range(8) for j in range(8) if i != j
         ]  # fmt: skip
     workflow: dict[str, object] = ppo("Qwen3-8B", "Qwen3-8B", "Qwen3-8B")

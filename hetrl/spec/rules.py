@@ -85,7 +85,8 @@ def _degree_violations(
             broken.append(
                 (
                     "QUANT_BLOCK",
-                    f"{name} {width} / {degree} = {width // degree} is not a multiple of the quantisation block {model.quantization_block}",
+                    f"{name} {width} / {degree} = {width // degree} is not a multiple of the quantisation block "
+                    f"{model.quantization_block}",
                 )
             )
     return broken

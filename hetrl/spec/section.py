@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from hetrl.errors import Problem, SpecError, did_you_mean
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Report:
@@ -24,10 +25,10 @@ class Report:
         shown = found if isinstance(found, str) and found == "" else repr(found)[:120]
         self.problems.append(Problem(path=path, message=message, found=shown, valid=valid, rule=rule))
 
-    def attempt(self, action: Callable[[], T], fallback: T) -> T:
-        """Return ``action()``; record its problems and return ``fallback`` if it raises `SpecError`."""
+    def attempt(self, fallback: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return ``function(*args, **kwargs)``; on `SpecError` record its problems and return ``fallback``."""
         try:
-            return action()
+            return function(*args, **kwargs)
         except SpecError as error:
             self.problems.extend(error.problems)
             return fallback
@@ -149,7 +150,7 @@ class Section:
         value = self.raw(key)
         if value is None:
             return self._default(key, default, shown or None)
-        return self.report.attempt(lambda: parse(value, self.at(key)), default)
+        return self.report.attempt(default, parse, value, self.at(key))
 
     def listing(self, key: str) -> list[object]:
         """Return a list, empty if absent."""

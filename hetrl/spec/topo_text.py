@@ -235,7 +235,7 @@ def parse_device_list(text: str, path: str = "devices") -> tuple[ListedDevice, .
                 rule="TOPO",
             )
         )
-    devices = []
+    devices: list[ListedDevice] = []
     for index, name, uuid, slices in gpus:
         if slices:
             devices.extend(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -68,11 +69,15 @@ def parse_yaml(text: str, source: str = "") -> object:
         raise _fail(f"not valid YAML: {reason}", source=source, found=where) from None
 
 
+def _line(mark: Any) -> str:
+    return "" if mark is None else f"line {mark.line + 1}"
+
+
 def _check_events(text: str, source: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _fail("aliases and anchors are not allowed", source=source, found=f"line {event.start_mark.line + 1}")
+            raise _fail("aliases and anchors are not allowed", source=source, found=_line(event.start_mark))
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             depth += 1
             if depth > MAX_DEPTH:
@@ -95,7 +100,7 @@ class _Builder:
                 key = self._key(key_node)
                 where = f"{path}.{key}" if path else key
                 if key in values:
-                    raise _fail("key given twice", source=where, found=f"line {key_node.start_mark.line + 1}")
+                    raise _fail("key given twice", source=where, found=_line(key_node.start_mark))
                 values[key] = self.build(value_node, where)
             return values
         if isinstance(node, yaml.SequenceNode):
@@ -104,7 +109,7 @@ class _Builder:
 
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise _fail("a key must be text", source=self._source, found=f"line {node.start_mark.line + 1}")
+            raise _fail("a key must be text", source=self._source, found=_line(node.start_mark))
         return str(node.value)
 
     def _scalar(self, node: yaml.Node, path: str) -> object:

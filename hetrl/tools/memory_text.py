@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hetrl.cost.residency import MemoryUse, plan_memory
@@ -37,25 +37,24 @@ class Row:
 
 def rows(job: Job, use: MemoryUse) -> list[Row]:
     """Return one row per node, phase and distinct use."""
-    grouped: dict[tuple[object, ...], list[int]] = {}
+    grouped: dict[tuple[int, str, tuple[tuple[str, int], ...]], list[int]] = {}
     for device, intervals in use.devices.items():
         node = job.topology.devices[device].node
         for phase, terms in intervals.items():
             key = (node, phase, tuple(sorted((term, round(size)) for term, size in terms.items())))
             grouped.setdefault(key, []).append(device)
     made = []
-    for (_, phase, _), devices in grouped.items():
-        terms = use.devices[devices[0]][str(phase)]
+    for (node, phase, _), devices in grouped.items():
+        terms = dict(use.devices[devices[0]][phase])
         pools = {term: size for term, size in terms.items() if "kv" in term.casefold()}
         rest = {term: size for term, size in terms.items() if term not in pools}
         dominant = max(rest, key=lambda term: rest[term], default="")
-        device = job.topology.devices[devices[0]]
         made.append(
             Row(
                 devices=tuple(devices),
-                node=job.topology.nodes[device.node].id,
-                type=device.type.name,
-                phase=str(phase),
+                node=job.topology.nodes[node].id,
+                type=job.topology.nodes[node].device_type.name,
+                phase=phase,
                 needed_bytes=sum(rest.values()),
                 reserved_bytes=sum(pools.values()),
                 limit_bytes=use.limits[devices[0]],
@@ -88,7 +87,8 @@ def memory_problems(job: Job, use: MemoryUse) -> list[Problem]:
     problems = [
         Problem(
             path=f"devices {_ids(row.devices)}",
-            message=f"{row.phase} needs {format_bytes(row.needed_bytes)} of {format_bytes(row.limit_bytes)} on {row.type}",
+            message=f"{row.phase} needs {format_bytes(row.needed_bytes + row.reserved_bytes)} "
+            f"of {format_bytes(row.limit_bytes)} on {row.type}",
             found=f"{row.dominant_term} {format_bytes(row.dominant_bytes)}",
             rule="MEMORY",
         )
@@ -119,41 +119,27 @@ def _ids(devices: tuple[int, ...]) -> str:
 def changes(job: Job, plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Yield single changes of a plan that lower its memory, the cheapest kind first, with the changed plan."""
 
-    def changed(name: str, edit: Callable[[TaskPlan], TaskPlan]) -> Plan:
-        return Plan(groups=plan.groups, tasks=tuple(edit(task) if task.task == name else task for task in plan.tasks))
+    def changed(task: TaskPlan) -> Plan:
+        return Plan(groups=plan.groups, tasks=tuple(task if each.task == task.task else each for each in plan.tasks))
+
+    def keeping(task: TaskPlan, **places: str) -> Plan:
+        return changed(replace(task, residency=replace(task.residency, **places)))
 
     for task in plan.tasks:
-        kind = job.workflow.task(task.task).kind
+        name, kind = task.task, job.workflow.task(task.task).kind
         if kind != "generate" and task.micro_batch_size > 1:
-            yield (
-                f"{task.task}: micro-batch 1 (now {task.micro_batch_size})",
-                changed(task.task, lambda t: replace(t, micro_batch_size=1)),
-            )
+            yield f"{name}: micro-batch 1 (now {task.micro_batch_size})", changed(replace(task, micro_batch_size=1))
         if kind == "train" and not task.recompute:
-            yield f"{task.task}: activation recomputation", changed(task.task, lambda t: replace(t, recompute=True))
+            yield f"{name}: activation recomputation", changed(replace(task, recompute=True))
         if kind == "train" and len(task.replicas) > 1 and task.sharding != "fsdp":
-            yield (
-                f"{task.task}: full sharding over the replicas",
-                changed(task.task, lambda t: replace(t, sharding="fsdp")),
-            )
-        if task.residency.weights_when_idle == "resident" and kind == "generate":
-            yield (
-                f"{task.task}: drop the engine's weights while idle",
-                changed(task.task, lambda t: replace(t, residency=replace(t.residency, weights_when_idle="dropped"))),
-            )
-        if task.residency.weights_when_idle == "resident" and kind != "generate":
-            yield (
-                f"{task.task}: weights in host RAM while idle",
-                changed(task.task, lambda t: replace(t, residency=replace(t.residency, weights_when_idle="host"))),
-            )
-        for place in ("host_when_idle", "host"):
-            if kind == "train" and task.residency.optimizer_states == "device":
-                yield (
-                    f"{task.task}: optimizer states {place.replace('_', ' ')}",
-                    changed(
-                        task.task, lambda t, p=place: replace(t, residency=replace(t.residency, optimizer_states=p))
-                    ),
-                )  # type: ignore[misc]
+            yield f"{name}: full sharding over the replicas", changed(replace(task, sharding="fsdp"))
+        if task.residency.weights_when_idle == "resident":
+            where = "dropped" if kind == "generate" else "host"
+            yield f"{name}: weights {where} while idle", keeping(task, weights_when_idle=where)
+        if kind == "train" and task.residency.optimizer_states == "device":
+            for where in ("host_when_idle", "host"):
+                words = where.replace("_", " ")
+                yield f"{name}: optimizer states {words}", keeping(task, optimizer_states=where)
 
 
 def smallest_change(job: Job, plan: Plan) -> str:
@@ -167,7 +153,8 @@ def smallest_change(job: Job, plan: Plan) -> str:
 def memory_lines(job: Job, use: MemoryUse) -> list[str]:
     """Return the table of a plan's memory for the terminal."""
     lines = [
-        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>9} {'KV pool':>9} {'limit':>9}  {'verdict':<12} dominant term"
+        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>9} {'KV pool':>9} {'limit':>9}  "
+        f"{'verdict':<12} dominant term (GiB)"
     ]
     for row in rows(job, use):
         sizes = (row.needed_bytes / GIB, row.reserved_bytes / GIB, row.limit_bytes / GIB)
@@ -175,7 +162,8 @@ def memory_lines(job: Job, use: MemoryUse) -> list[str]:
         dominant = f"{row.dominant_term} {row.dominant_bytes / GIB:.1f}"
         verdict = row.verdict.replace("_", " ")
         lines.append(
-            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>9} {pool:>9} {limit:>9}  {verdict:<12} {dominant}"
+            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>9} {pool:>9} {limit:>9}  "
+            f"{verdict:<12} {dominant}"
         )
     lines.append(
         "host RAM (GB): "

@@ -31,7 +31,8 @@ def fleet_outlook(job: Job) -> list[Problem]:
             least += trained * each.gradients
             trained_state += parameters * each.weights + trained * (each.gradients + each.optimizer)
         if least > usable:
-            message = f"{task.name} needs at least {format_bytes(least)} on the devices, the whole fleet has {format_bytes(usable)} after the margin"
+            message = f"{task.name} needs at least {format_bytes(least)} on the devices, the whole fleet has "
+            message += f"{format_bytes(usable)} after the margin"
             problems.append(
                 Problem(
                     path=f"workflow.{task.role}_model",
@@ -42,7 +43,8 @@ def fleet_outlook(job: Job) -> list[Problem]:
                 )
             )
     if not problems and trained_state > usable + host:
-        message = f"training states of {format_bytes(trained_state)} exceed device and host memory together ({format_bytes(usable + host)})"
+        message = f"training states of {format_bytes(trained_state)} exceed device and host memory together "
+        message += f"({format_bytes(usable + host)})"
         problems.append(
             Problem(
                 path="cluster_topology.nodes",

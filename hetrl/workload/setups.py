@@ -76,7 +76,7 @@ class TrainSetup:
     micro_batch_size: int = 1
     tokens: int = 2048
     recompute: bool = True
-    precision: Precision = Precision()
+    precision: Precision = field(default_factory=Precision)
     staging_copies: int = 1
     load_copies_per_rank: int = 0
 
@@ -383,7 +383,8 @@ def setup_memory(setup: Setup) -> SetupMemory:
         used = sum(terms.values()) + need
         if used > reserved:
             problems.append(
-                f"the engine needs {format_bytes(used)} (weights {format_bytes(terms['weights'])}, KV {format_bytes(need)}), "
+                f"the engine needs {format_bytes(used)} "
+                f"(weights {format_bytes(terms['weights'])}, KV {format_bytes(need)}), "
                 f"utilization {setup.engine.utilization:g} gives {format_bytes(reserved)}"
             )
         generate = {
