@@ -1,0 +1,343 @@
+"""Published end-to-end results: a row of the table as a workload, its composed time, and the framework's calibration.
+
+The composition is that of the planner (`hetrl.cost.unit`): operators per layer, collectives of measured links. What it
+does not contain (launch gaps, scheduler, sampling, exposed communication) is a few non-negative coefficients per
+framework and GPU, fitted to other configurations; they are in ``catalog/fitted/end_to_end.yaml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from hetrl import catalog
+from hetrl.cost.links import LinkCurve, LinkModel
+from hetrl.cost.model import CostModel
+from hetrl.cost.model_files import BUILTIN, read_links
+from hetrl.cost.operators import OperatorLibrary
+from hetrl.cost.published import Table, device_of
+from hetrl.cost.unit import UnitCosts
+from hetrl.cost.work import Array
+from hetrl.errors import SpecError
+from hetrl.spec.devices import DeviceType
+from hetrl.spec.job import Precision
+from hetrl.spec.model import Layer, Model
+from hetrl.spec.model_source import find_model
+
+TERMS: Mapping[str, tuple[str, ...]] = {
+    "train_step": ("projections", "attention", "communication", "optimizer", "layer_passes", "micro_batches"),
+    "generation": ("decode", "prefill", "communication", "layer_iterations", "iterations", "tokens"),
+}
+"""Features of a row's time: seconds, then counts whose coefficients are seconds each."""
+
+GPUS_PER_NODE = 8
+NETWORK_BYTES_PER_SECOND = {"A100-80GB": 2e11, "A100-40GB": 2e11, "H100": 4e11, "H200": 4e11, "B200": 4e11}
+"""Network of a node, one direction: 1600 Gbps (as the MosaicML table says), 3200 Gbps for newer nodes."""
+KV_SHARE_OF_MEMORY = 0.9
+ENGINE_BYTES = 2e9
+
+
+class Inexpressible(Exception):
+    """A row that the model cannot express; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One row: what ran. Counts are for one step (training) or one batch (generation)."""
+
+    kind: str
+    family: str
+    device: DeviceType
+    gpu: str
+    model: Model
+    dtype: str
+    num_devices: int
+    tensor_parallel: int
+    batch: int
+    input_tokens: int
+    output_tokens: int = 0
+    micro_batch: int = 1
+    recompute: bool = False
+    fully_sharded: bool = True
+    unit: str = "s"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def configuration(self) -> str:
+        """What a split keeps together: GPU, framework, model, parallelism; batch and lengths vary inside."""
+        return f"{self.gpu}|{self.family}|{self.model.name}|{self.num_devices}|{self.tensor_parallel}|{self.dtype}"
+
+    @property
+    def group(self) -> str:
+        """What shares coefficients."""
+        return f"{self.kind}|{self.family}|{self.gpu}"
+
+
+def scenario_of(row: Mapping[str, str]) -> Scenario:
+    """Read a row; `Inexpressible` with the reason if it is none of the kinds below."""
+    if row.get("suspect"):
+        raise Inexpressible("marked as suspect")
+    category, metric = row["category"], row["metric"]
+    if category == "train_step" and metric in ("tokens_per_s", "tokens_per_s_per_gpu"):
+        return _train_scenario(row)
+    if category == "generation_batch" and metric == "batch_latency":
+        return _generation_scenario(row)
+    raise Inexpressible(f"{category}, {metric}: not composed")
+
+
+def _train_scenario(row: Mapping[str, str]) -> Scenario:
+    parallel = row["train_parallel"]
+    if "FSDP=FULL_SHARD" not in parallel and "FSDP=SHARD_GRAD_OP" not in parallel:
+        raise Inexpressible("train_step: pipeline, expert or context parallelism of Megatron is not composed")
+    return Scenario(
+        kind="train_step",
+        family=_family(row["framework"]),
+        device=_device(row["gpu"]),
+        gpu=row["gpu"],
+        model=found_model(row["model"]),
+        dtype=_dtype(row["precision"]),
+        num_devices=_integer(row["num_gpus"], "num_gpus"),
+        tensor_parallel=1,
+        batch=_integer(row["global_batch"], "global_batch"),
+        micro_batch=_integer(row["micro_batch"], "micro_batch"),
+        input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
+        recompute="act_ckpt=True" in parallel,
+        fully_sharded="FSDP=FULL_SHARD" in parallel,
+        unit=row["unit"],
+    )
+
+
+def _generation_scenario(row: Mapping[str, str]) -> Scenario:
+    match = re.fullmatch(r"TP=(\d+)", row["gen_parallel"].strip())
+    if match is None:
+        raise Inexpressible("generation: parallelism other than TP")
+    return Scenario(
+        kind="generation",
+        family=_family(row["framework"]),
+        device=_device(row["gpu"]),
+        gpu=row["gpu"],
+        model=found_model(row["model"]),
+        dtype=_dtype(row["precision"]),
+        num_devices=_integer(row["num_gpus"], "num_gpus"),
+        tensor_parallel=int(match.group(1)),
+        batch=_integer(row["global_batch"], "global_batch"),
+        input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
+        output_tokens=_integer(row["output_len"], "output_len"),
+        unit=row["unit"],
+    )
+
+
+def _family(framework: str) -> str:
+    return re.split(r"[ /]", framework.strip())[0].lower()
+
+
+def _device(gpu: str) -> DeviceType:
+    try:
+        return device_of(catalog.read("fitted/names.yaml")["end_to_end_devices"].get(gpu, gpu))
+    except SpecError as error:
+        raise Inexpressible(f"unknown GPU {gpu}") from error
+
+
+def found_model(name: str) -> Model:
+    """Return the model of a name in a published table; `Inexpressible` if the catalogue has no such model."""
+    known = catalog.read("fitted/names.yaml")["models"].get(name, name)
+    return _catalogue_model(name, tuple(sorted(known.items())) if isinstance(known, Mapping) else str(known))
+
+
+@cache
+def _catalogue_model(name: str, known: str | tuple[tuple[str, int], ...]) -> Model:
+    try:
+        if isinstance(known, str):
+            return find_model(known)
+        shape = dict(known)
+        config = {"model_type": "gpt2", "n_embd": shape["hidden"], "n_layer": shape["layers"], "n_head": shape["heads"]}
+        return find_model({"name": name, "config": {**config, "vocab_size": 50368, "n_positions": 2048}})
+    except SpecError as error:
+        raise Inexpressible(f"model {name} is not in the catalogue") from error
+
+
+def _dtype(precision: str) -> str:
+    text = precision.lower()
+    if "fp8" in text or "fp4" in text:
+        raise Inexpressible(f"precision {precision} is not composed")
+    return "bf16"
+
+
+def _integer(text: str, name: str) -> int:
+    try:
+        return int(float(text))
+    except ValueError as error:
+        raise Inexpressible(f"{name} is not stated as a number") from error
+
+
+class Composer:
+    """Times of scenarios from operator models and link curves."""
+
+    def __init__(self, library: OperatorLibrary) -> None:
+        self._costs = UnitCosts(CostModel(library=library), Precision())
+        self._links = {device: LinkModel(curves) for device, curves in _curves_by_device().items()}
+
+    def terms(self, scenario: Scenario) -> Array:
+        """Features of a scenario, ordered as `TERMS` of its kind."""
+        return self._train(scenario) if scenario.kind == "train_step" else self._generation(scenario)
+
+    def _train(self, each: Scenario) -> Array:
+        costs, model = self._costs, each.model
+        accumulation = max(1, round(each.batch / (each.num_devices * each.micro_batch)))
+        forward = costs.stage_forward_seconds(each.device, model, 1, 0, model.num_layers, each.micro_batch, each.input_tokens)
+        attention = sum(
+            run.count * self._attention(each, model.layer_kinds[0][run.kind]) for run in costs.runs(model, 0, model.num_layers)
+        )
+        passes = 4 if each.recompute else 3
+        weights = 2.0 * model.num_parameters
+        gathers = accumulation * (2 if each.fully_sharded else 1)
+        sent = weights * (gathers + accumulation) * (each.num_devices - 1) / max(each.num_devices, 1)
+        per_device = self._device_bytes_per_second(each)
+        states = 16.0 * model.num_parameters / each.num_devices
+        return np.array(
+            [
+                accumulation * passes * (forward - attention),
+                accumulation * passes * attention,
+                sent / per_device,
+                2 * states / each.device.memory_bytes_per_second,
+                accumulation * passes * model.num_layers,
+                accumulation,
+            ]
+        )
+
+    def _attention(self, each: Scenario, layer: Layer) -> float:
+        operator = self._costs.model.operator(each.device, "attention_prefill", each.dtype)
+        return operator.predict(
+            batch=each.micro_batch,
+            heads=layer.num_heads,
+            kv_heads=layer.num_kv_heads,
+            head_dim=layer.head_dim,
+            seq_len=each.input_tokens,
+        ).seconds.item()
+
+    def _device_bytes_per_second(self, each: Scenario) -> float:
+        """Bandwidth of one device in a ring over all: inside a node its links, beyond it its share of the network."""
+        if each.num_devices > GPUS_PER_NODE:
+            return NETWORK_BYTES_PER_SECOND.get(each.device.name, 2e11) / 8 * 1.0
+        return 2.5e11
+
+    def _generation(self, each: Scenario) -> Array:
+        """Waves of as many sequences as the KV pool holds, each prefilled and decoded together."""
+        running = self._concurrency(each)
+        if running < 1:
+            raise Inexpressible("generation: one sequence does not fit in memory")
+        total = np.zeros(len(TERMS["generation"]))
+        left = each.batch
+        while left > 0:
+            total += self._wave(each, min(running, left))
+            left -= running
+        return total
+
+    def _concurrency(self, each: Scenario) -> int:
+        model = each.model
+        memory = KV_SHARE_OF_MEMORY * each.tensor_parallel * each.device.memory_bytes - ENGINE_BYTES
+        free = memory - 2.0 * model.num_parameters
+        layer_heads = max(1.0, each.tensor_parallel / max(1, model.layers[0].num_kv_heads))
+        per_token = model.kv_bytes_per_token_bf16 * layer_heads
+        return int(free // (per_token * (each.input_tokens + each.output_tokens)))
+
+    def _wave(self, each: Scenario, batch: int) -> Array:
+        costs, model, degree = self._costs, each.model, each.tensor_parallel
+        context = np.array([each.input_tokens + each.output_tokens / 2])
+        active = np.array([float(batch)])
+        decode = costs.decode_head_seconds(each.device, model, degree, active).item()
+        for run in costs.runs(model, 0, model.num_layers):
+            decode += run.count * costs.decode_layer_seconds(each.device, model, degree, run.kind, active, context).item()
+        chunk = max(1, min(batch, 8192 // each.input_tokens))
+        prefill = (batch / chunk) * costs.stage_forward_seconds(
+            each.device, model, degree, 0, model.num_layers, chunk, each.input_tokens, all_logits=False
+        )
+        communication = 0.0
+        if degree > 1:
+            hidden = 2.0 * model.hidden_size
+            reduces = self._all_reduce(each.device.name, np.array([hidden * batch, hidden * chunk * each.input_tokens]), degree)
+            steps = np.array([each.output_tokens, batch / chunk])
+            communication = float(2 * model.num_layers * (reduces * steps).sum())
+        return np.array(
+            [
+                decode * each.output_tokens,
+                prefill,
+                communication,
+                each.output_tokens * model.num_layers,
+                each.output_tokens,
+                batch * each.output_tokens,
+            ]
+        )
+
+    def _all_reduce(self, device: str, sizes: Array, degree: int) -> Array:
+        """The fastest implementation at every size, as engines choose; NVLink figures where the GPU has no curve."""
+        model = self._links.get(device) or LinkModel(latency_seconds=1e-6, bytes_per_second=3e11)
+        choices = sorted({curve.implementation for curve in model.curves}) or [None]
+        times = [model.collective_seconds("all_reduce", sizes, degree, implementation=name).seconds for name in choices]
+        return np.asarray(np.min(times, axis=0))
+
+
+@cache
+def _curves_by_device() -> dict[str, list[LinkCurve]]:
+    found: dict[str, list[LinkCurve]] = {}
+    for curve in read_links(BUILTIN):
+        if "_sxm_intra" in curve.link or curve.link.startswith("pcie"):
+            found.setdefault(device_of(curve.gpu).name, []).append(curve)
+    return found
+
+
+def predict_rows(
+    table: Table, library: OperatorLibrary, coefficients: Mapping[str, tuple[float, ...]] | None = None
+) -> tuple[list[float | None], list[str]]:
+    """Predict rows of an end-to-end table in their own unit.
+
+    Returns
+    -------
+    values
+        None where a row cannot be expressed.
+    reasons
+        Why, empty where it can.
+    """
+    known = coefficients if coefficients is not None else builtin_coefficients()
+    composer = Composer(library)
+    values: list[float | None] = []
+    reasons = []
+    for row in range(len(table)):
+        cells = {name: column[row] for name, column in table.columns.items()}
+        try:
+            scenario = scenario_of(cells)
+            values.append(value_of(scenario, seconds_of(scenario, composer.terms(scenario), known)))
+            reasons.append("")
+        except Inexpressible as reason:
+            values.append(None)
+            reasons.append(str(reason))
+        except SpecError as error:
+            values.append(None)
+            reasons.append(str(error))
+    return values, reasons
+
+
+def seconds_of(scenario: Scenario, terms: Array, coefficients: Mapping[str, tuple[float, ...]]) -> float:
+    """Calibrated seconds: coefficients of the framework on this GPU, else of the framework, else of the kind."""
+    keys = (scenario.group, f"{scenario.kind}|{scenario.family}", scenario.kind)
+    chosen = next((coefficients[key] for key in keys if key in coefficients), None)
+    if chosen is None:
+        raise Inexpressible(f"{scenario.kind}: no calibration")
+    return float(terms @ np.array(chosen))
+
+
+def value_of(scenario: Scenario, seconds: float) -> float:
+    """Seconds in the unit of the row: s, tok/s or tok/s/gpu."""
+    if scenario.unit == "s":
+        return seconds
+    rate = scenario.batch * scenario.input_tokens / seconds
+    return rate / scenario.num_devices if scenario.unit == "tok/s/gpu" else rate
+
+
+def builtin_coefficients() -> dict[str, tuple[float, ...]]:
+    """Calibrations shipped with hetrl."""
+    return {key: tuple(values) for key, values in catalog.read("fitted/end_to_end.yaml")["coefficients"].items()}
