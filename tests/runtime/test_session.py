@@ -12,8 +12,6 @@ from hetrl.runtime.recording import Prediction
 from hetrl.runtime.session import Session
 from hetrl.runtime.step import PHASES, StepRecord
 
-pytestmark = pytest.mark.runtime
-
 LEARNING_RATE = 5e-3
 LARGEST_DIFFERENCE = 1e-3
 SMALLEST_MOVE = 0.05
