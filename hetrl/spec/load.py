@@ -66,17 +66,23 @@ def job_from_values(
     report = Report()
     for dotted, value in (overrides or {}).items():
         values = _override(values, dotted, value, report)
-    top = Section(values, "", report, JOB_KEYS)
     report.raise_if_any()
+    top = Section(values, "", report, JOB_KEYS)
+    if not isinstance(values, dict):
+        report.raise_if_any()
+    for key in ("workflow", "cluster_topology"):
+        if not top.has(key):
+            top.missing(key, "a mapping; see configs/rlhf_70b.yaml")
     described = read_device_types(top.raw("device_types"), report)
     topology = read_topology(top.raw("cluster_topology"), described, report, base)
     precision = read_precision(top.raw("precision"), report)
     workflow_section = Section(
         top.raw("workflow"), "workflow", report, WORKFLOW_KEYS, renamed=(("actor", "did you mean 'actor_model'?"),)
     )
-    algorithm = workflow_section.text("algorithm", "", choices=ALGORITHMS, required=True)
+    there = top.has("workflow")
+    algorithm = workflow_section.text("algorithm", "", choices=ALGORITHMS, required=True) if there else ""
     batch = read_batch(top.raw("batch"), algorithm, report)
-    workflow = read_workflow(workflow_section, algorithm, batch, precision, base, report)
+    workflow = read_workflow(workflow_section, algorithm, batch, precision, base, report) if there else None
     staleness = workflow_section.count("staleness", 0, minimum=0, maximum=64)
     optimizer = read_optimizer(top.raw("optimizer"), report)
     run = read_run(top.raw("run"), report) if top.has("run") else None
@@ -146,7 +152,7 @@ def read_workflow(
         return None if found is None else replace(found, weight_dtype=precision.dtype)
 
     if not section.has("actor_model"):
-        report.problem(section.at("actor_model"), "missing", valid="a model name, hub id or directory")
+        section.missing("actor_model", "a model name, hub id or directory")
     actor = model("actor_model") if section.has("actor_model") else None
     critic = model("critic_model", "scalar") if section.has("critic_model") else None
     reference = model("reference_model") if section.has("reference_model") else None

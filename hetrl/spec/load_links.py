@@ -48,7 +48,7 @@ def read_link(entry: object, path: str, index: Mapping[str, int], links: Links, 
         report.problem(path, "give either between: [a, b] (both ways) or from: and to: (one way)")
         return
     ends = section.listing("between") if section.has("between") else [section.raw("from"), section.raw("to")]
-    if len(ends) != 2 or ends[0] == ends[1]:
+    if len(ends) != 2 or None in ends or ends[0] == ends[1]:
         report.problem(path, "a link has two different ends", ends)
         return
     unknown = [end for end in ends if not isinstance(end, str) or end not in index]

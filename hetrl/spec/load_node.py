@@ -89,7 +89,7 @@ def read_device(
     carried = catalogue_devices()[instance["device"]] if instance else None
     if not section.has("type"):
         if carried is None:
-            report.problem(section.at("type"), "missing", valid="a device name, or instance: with a cloud instance")
+            section.missing("type", "a device name, or instance: with a cloud instance")
             return None
         device = carried
         section.assume("type", device.name)

@@ -19,7 +19,6 @@ def read_topology(
     before = len(report.problems)
     section = Section(values, "cluster_topology", report, ("nodes", *LINK_KEYS))
     if values is None:
-        report.problem("cluster_topology", "missing", valid="a mapping with nodes:")
         return None
     nodes: list[Node] = []
     listing = section.listing("nodes")

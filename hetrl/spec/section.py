@@ -57,10 +57,12 @@ class Section:
             values = {}
         self._values: dict[str, object] = values
         known = tuple(keys)
+        self._meant: set[str] = set()  # known keys that a misspelt one may have meant
         hints = dict(renamed)
         for key in values:
             if key not in known:
                 hint = hints.get(key) or did_you_mean(key, known) or "one of " + ", ".join(known)
+                self._meant.update(name for name in known if f"'{name}'" in hint)
                 report.problem(self.at(key), "unknown key", key, hint, rule="UNKNOWN_KEY")
 
     def at(self, key: str) -> str:
@@ -74,6 +76,11 @@ class Section:
     def raw(self, key: str) -> object:
         """Return the value as written, None if absent."""
         return self._values.get(key)
+
+    def missing(self, key: str, valid: str = "") -> None:
+        """Record that a required key is missing, unless a misspelt key that may have meant it was reported."""
+        if key not in self._meant:
+            self.report.problem(self.at(key), "missing", valid=valid)
 
     def assume(self, key: str, value: object) -> None:
         """Record that a default stands in for ``key``."""
@@ -89,7 +96,7 @@ class Section:
         value = self.raw(key)
         if value is None:
             if required:
-                self.report.problem(self.at(key), "missing", valid=", ".join(choices))
+                self.missing(key, ", ".join(choices))
                 return default
             return self._default(key, default) if default else default
         if not isinstance(value, str) or not value.strip():
@@ -101,7 +108,7 @@ class Section:
                 self.report.problem(
                     self.at(key), "not one of the choices", value, did_you_mean(value, choices) or ", ".join(choices)
                 )
-                return default or choices[0]
+                return default
             return folded[value.casefold()]
         return value.strip()
 
@@ -111,7 +118,7 @@ class Section:
         valid = f"a whole number from {minimum} to {maximum}"
         if value is None:
             if default is None:
-                self.report.problem(self.at(key), "missing", valid=valid)
+                self.missing(key, valid)
                 return minimum
             return self._default(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
