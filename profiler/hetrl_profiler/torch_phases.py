@@ -1,0 +1,127 @@
+"""Phases of a model that torch runs: scoring, forward and backward of a policy update, the optimizer step.
+
+They do what the workers of a run do, on the same kind of batches: padded micro-batches, log-probabilities of all
+tokens, a clipped policy loss with a KL term, AdamW over single tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hetrl.spec.model import Model
+from hetrl_profiler.device import TORCH_DTYPES, ProfiledDevice
+from hetrl_profiler.points import Point
+from hetrl_profiler.timing import Operation
+
+MICRO_BATCHES = ((8, 48), (4, 32), (16, 48), (8, 128), (32, 48), (4, 256), (16, 128), (64, 48), (2, 1024), (1, 64))
+"""Sequences and tokens per sequence of the measured micro-batches, the most useful ones first."""
+
+
+class TorchPhases:
+    """A model loaded for training and scoring.
+
+    Parameters
+    ----------
+    folder
+        Config and safetensors weights.
+    labels
+        Labels of every point, among them the model.
+    """
+
+    def __init__(self, folder: Path, model: Model, device: ProfiledDevice, labels: Mapping[str, str]) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self._torch = torch
+        self._device = device
+        self._labels = dict(labels)
+        self._max_tokens = model.max_position
+        self._vocab = model.vocab_size
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder), dtype=getattr(torch, TORCH_DTYPES[device.dtype]), attn_implementation="sdpa",
+            local_files_only=True, trust_remote_code=False, use_safetensors=True,
+        ).to(device.torch_device)  # fmt: skip
+        self._parameters = list(self._model.parameters())
+        self._num_parameters = sum(each.numel() for each in self._parameters)
+        self._gradients: Any = None
+
+    def points(self) -> list[Point]:
+        """Scoring and training on all micro-batches that the model's positions allow, then the optimizer step."""
+        found = [
+            Point(
+                kind=kind,
+                amounts={"num_sequences": sequences, "num_tokens": sequences * tokens, "micro_batch_size": sequences},
+                prepare=lambda kind=kind, sequences=sequences, tokens=tokens: self._phase(kind, sequences, tokens),  # type: ignore[misc]
+                labels=self._labels,
+            )
+            for sequences, tokens in MICRO_BATCHES
+            if tokens <= self._max_tokens
+            for kind in ("score", "forward_backward")
+        ]
+        optimizer = Point(
+            kind="optimizer_step",
+            amounts={"num_parameters": self._num_parameters},
+            prepare=self._optimizer_step,
+            labels=self._labels,
+        )
+        return [*found[:2], optimizer, *found[2:]]
+
+    def _phase(self, kind: str, num_sequences: int, num_tokens: int) -> Operation:
+        torch = self._torch
+        shape = (num_sequences, num_tokens - 1)
+        where = self._device.torch_device
+        inputs, targets = (torch.randint(3, self._vocab, shape, device=where) for _ in range(2))
+        if kind == "score":
+            self._model.eval()
+
+            def score(_: int) -> None:
+                with torch.inference_mode():
+                    self._log_probs(inputs, targets)
+
+            return score
+        self._model.train()
+        self._make_gradients()
+        with torch.no_grad():
+            old = self._log_probs(inputs, targets).clone()
+        advantages = torch.randn(num_sequences, 1, device=where)
+
+        def update(_: int) -> None:
+            self._gradients.zero_()
+            log_probs = self._log_probs(inputs, targets)
+            ratio = torch.exp(log_probs - old)
+            clipped = torch.clamp(ratio, 0.8, 1.2)
+            policy = -torch.minimum(ratio * advantages, clipped * advantages)
+            log_ratio = old - log_probs
+            divergence = torch.exp(log_ratio) - log_ratio - 1
+            (policy + 0.01 * divergence).sum().div(old.numel()).backward()
+
+        return update
+
+    def _log_probs(self, inputs: Any, targets: Any) -> Any:
+        logits = self._model(input_ids=inputs, use_cache=False).logits.float()
+        return logits.gather(-1, targets[..., None])[..., 0] - logits.logsumexp(-1)
+
+    def _make_gradients(self) -> None:
+        """Gradients are views of one flat buffer, which a run reduces over its replicas in one piece."""
+        if self._gradients is not None:
+            return
+        first = self._parameters[0]
+        self._gradients = self._torch.zeros(self._num_parameters, dtype=first.dtype, device=first.device)
+        start = 0
+        for each in self._parameters:
+            each.grad = self._gradients[start : start + each.numel()].view_as(each)
+            start += each.numel()
+
+    def _optimizer_step(self) -> Operation:
+        self._make_gradients()
+        optimizer = self._torch.optim.AdamW(
+            self._parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0, foreach=False
+        )
+
+        def step(_: int) -> None:
+            float(self._gradients.norm())
+            optimizer.step()
+
+        return step
