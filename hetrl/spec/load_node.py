@@ -47,7 +47,9 @@ def read_node(entry: object, path: str, described: Mapping[str, DeviceType], rep
     )
     name = section.text("id", required=True)
     repeat = section.count("count", 1, maximum=MAX_NODES) if section.has("count") else 1
-    instance = read_instance(section, report)
+    instance = read_instance(section)
+    if instance is None and section.has("instance"):
+        return []
     if instance:
         num_devices = section.count("gpus", int(instance["count"]), maximum=MAX_DEVICES_PER_NODE)
         if num_devices > instance["count"]:
@@ -72,8 +74,8 @@ def read_node(entry: object, path: str, described: Mapping[str, DeviceType], rep
     return [replace(node, id=f"{node.id}-{number:0{width}d}") for number in range(repeat)]
 
 
-def read_instance(section: Section, report: Report) -> dict[str, Any] | None:
-    """Return the catalogue row of the node's ``instance``."""
+def read_instance(section: Section) -> dict[str, Any] | None:
+    """Return the catalogue row of the node's ``instance``, None without one or if it is unknown."""
     if not section.has("instance"):
         return None
     instances = catalog.read("instances.yaml")

@@ -110,7 +110,9 @@ def test_every_family_counts_like_its_class(family: str) -> None:
 
 @pytest.mark.parametrize("family", sorted(NESTED))
 def test_nested_language_models_count_like_their_class(family: str) -> None:
-    module = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family].__module__.replace("configuration_", "modeling_")
+    module = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family].__module__.replace(
+        "configuration_", "modeling_"
+    )
     modeling = __import__(module, fromlist=["*"])
     config = {"model_type": family, **PLAIN, "head_dim": 16, "tie_word_embeddings": False}
     if "moe" in family:
@@ -124,7 +126,9 @@ def test_nested_language_models_count_like_their_class(family: str) -> None:
     assert model_from_config(config, name=family).num_parameters == sum(t.numel() for t in body.parameters()) + head
 
 
-@pytest.mark.parametrize("name", [name for name, entry in catalog.read("models.yaml").items() if "internvl" not in str(entry["config"])])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in catalog.read("models.yaml").items() if "internvl" not in str(entry["config"])]
+)
 def test_every_catalogue_model_counts_like_its_class(name: str) -> None:
     entry = catalog.read("models.yaml")[name]
     config = dict(entry["config"])
@@ -138,4 +142,6 @@ def test_scalar_head_counts_like_a_sequence_classifier() -> None:
     hf_config = transformers.LlamaConfig(**PLAIN, num_labels=1)
     with torch.device("meta"):
         model = transformers.LlamaForSequenceClassification(hf_config)
-    assert model_from_config(config, name="critic", head="scalar").num_parameters == sum(t.numel() for t in model.parameters())
+    assert model_from_config(config, name="critic", head="scalar").num_parameters == sum(
+        t.numel() for t in model.parameters()
+    )

@@ -71,7 +71,9 @@ def test_one_clear_message(what: str) -> None:
 
 def test_every_problem_at_once() -> None:
     with pytest.raises(SpecError) as caught:
-        load_job("workflow: {algorithm: PPO, actor_model: nope}\ncluster_topology: {nodes: [{id: a, gpus: -1, type: H1}]}\noptimizer: {solver: x, seed: -1}\n")
+        load_job(
+            "workflow: {algorithm: PPO, actor_model: nope}\ncluster_topology: {nodes: [{id: a, gpus: -1, type: H1}]}\noptimizer: {solver: x, seed: -1}\n"
+        )
     paths = {problem.path for problem in caught.value.problems}
     assert {"workflow.actor_model", "cluster_topology.nodes[0].gpus", "optimizer.solver", "optimizer.seed"} <= paths
 

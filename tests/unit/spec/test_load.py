@@ -54,7 +54,9 @@ def test_a_file_and_its_text_give_the_same_job() -> None:
 
 
 def test_overrides_replace_what_the_file_says() -> None:
-    job = load_job(GUIDE, {"cluster_topology.nodes[1].type": "A100-40GB", "optimizer.solver": "ilp", "batch.num_prompts": 64})
+    job = load_job(
+        GUIDE, {"cluster_topology.nodes[1].type": "A100-40GB", "optimizer.solver": "ilp", "batch.num_prompts": 64}
+    )
     assert job.topology.nodes[1].device_type.name == "A100-40GB"
     assert (job.optimizer.solver, job.batch.num_prompts) == ("ilp", 64)
     assert job.warnings == ()
@@ -168,7 +170,8 @@ def test_links_by_measured_file(tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("from,to,bytes_per_second,latency_seconds\na,b,3e9,1e-4\n")
     job_file = tmp_path / "job.yaml"
     job_file.write_text(
-        WORKFLOW + "cluster_topology: {links_file: links.csv, nodes: [{id: a, gpus: 1, type: H100}, {id: b, gpus: 1, type: H100}]}\n"
+        WORKFLOW
+        + "cluster_topology: {links_file: links.csv, nodes: [{id: a, gpus: 1, type: H100}, {id: b, gpus: 1, type: H100}]}\n"
     )
     link = load_job(job_file).topology.node_link(0, 1)
     assert (link.bytes_per_second, link.latency_seconds, link.kind) == (3e9, 1e-4, "measured")
