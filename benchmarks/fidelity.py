@@ -35,6 +35,7 @@ SEED = 0
 HELD_OUT = 0.2
 LARGEST = 0.15
 NUM_FOLDS = 3
+NUM_END_TO_END_FOLDS = 5
 FEW_POINTS = 300
 NEW_DEVICE_POINTS = 60
 NUM_DRAWS = 3
@@ -62,6 +63,8 @@ THRESHOLDS: tuple[tuple[str, str, str, str, float], ...] = (
     ("attention_decode bf16", "large", "mdape", "decode, largest 15 %", 6.0),
     ("nvlink collectives", "random", "mape", "NVLink collectives, random", 9.0),
     ("nvlink collectives", "large", "mape", "NVLink collectives, largest sizes", 18.0),
+    ("train_step, all rows", "configuration", "mdape", "training step (end_to_end.csv)", 12.0),
+    ("generation, all rows", "configuration", "mdape", "generation (end_to_end.csv)", 12.0),
     ("gemm bf16", "new_device", "mdape", "new device from 60 points, GEMM", 10.0),
     ("attention_prefill bf16", "new_device", "mdape", "new device from 60 points, prefill", 10.0),
     ("attention_decode bf16", "new_device", "mdape", "new device from 60 points, decode", 10.0),
@@ -216,6 +219,50 @@ def _collect(found: Any, model: LinkModel, labels: Row, split: str, sizes: Any, 
             found.setdefault((f"{family}|{labels['gpu']}", split), []).append(part)
 
 
+def end_to_end_rows(folder: Path) -> list[Row]:
+    """Eligible rows (the committed list), predicted by coefficients fitted to other configurations (5 folds)."""
+    from benchmarks.eligible import key_of, read_list, rows_of
+    from hetrl.cost.end_to_end import seconds_of
+    from hetrl.cost.operators import OperatorLibrary
+    from hetrl.cost.published import read_table
+    from hetrl_profiler.fit.end_to_end import composed_rows, fit_coefficients
+
+    published = read_table(folder / "end_to_end.csv")
+    numbers, scenarios, terms, seconds = composed_rows(published, OperatorLibrary.builtin())
+    names = sorted({scenario.configuration for scenario in scenarios})
+    folds = dict(zip(names, np.random.default_rng(SEED).permutation(len(names)) % NUM_END_TO_END_FOLDS, strict=True))
+    fold = np.array([folds[scenario.configuration] for scenario in scenarios])
+    ratio: dict[int, tuple[float, float]] = {}
+    for number in range(NUM_END_TO_END_FOLDS):
+        kept = np.flatnonzero(fold != number)
+        coefficients = fit_coefficients(
+            [scenarios[each] for each in kept], [terms[each] for each in kept], [seconds[each] for each in kept]
+        )
+        for each in np.flatnonzero(fold == number):
+            predicted = seconds_of(scenarios[each], terms[each], coefficients)
+            ratio[numbers[each]] = (seconds[each], predicted)
+    eligible = read_list()
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    configurations: dict[str, set[tuple[str, ...]]] = {}
+    for number, row in enumerate(rows_of(published)):
+        if key_of(row) in eligible and not row["suspect"]:
+            kind = "generation" if row["category"].startswith("generation") else row["category"]
+            found.setdefault((kind, row["gpu"]), []).append(ratio.get(number, (1.0, 0.0)))
+            configurations.setdefault(kind, set()).add(key_of(row)[1:10])
+    rows = []
+    for (kind, gpu), pairs in sorted(found.items()):
+        measured, predicted = np.array(pairs).T
+        labels = {"operator": kind, "dtype": "", "split": "configuration", "device": gpu}
+        rows.append(score(measured, predicted, **labels) | {"num_without_prediction": int((predicted == 0).sum())})
+    for kind in sorted(configurations):
+        pairs = [pair for (name, _), own in found.items() if name == kind for pair in own]
+        measured, predicted = np.array(pairs).T
+        labels = {"operator": f"{kind}, all rows", "dtype": "", "split": "configuration", "device": "all"}
+        extra = {"num_without_prediction": int((predicted == 0).sum()), "num_configurations": len(configurations[kind])}
+        rows.append(score(measured, predicted, **labels) | extra)
+    return rows
+
+
 def table(rows: Sequence[Row]) -> str:
     """Mean and worst device per operator, dtype and split."""
     lines = [
@@ -282,6 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"[{number}/{len(futures)}] {name}: MdAPE {row['mdape']:.2f} %", file=sys.stderr, flush=True)
     if "links" in parts:
         rows += link_rows(args.data)
+    if "end_to_end" in parts:
+        rows += end_to_end_rows(args.data)
     print(table(rows))
     print()
     print(verdicts(rows))

@@ -27,6 +27,7 @@ from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Precision
 from hetrl.spec.model import Layer, Model
 from hetrl.spec.model_source import find_model
+from hetrl.workload.flops import attention_projections, dense_projections, expert_projections
 
 TERMS: Mapping[str, tuple[str, ...]] = {
     "train_step": ("projections", "attention", "communication", "optimizer", "layer_passes", "micro_batches"),
@@ -39,6 +40,8 @@ NETWORK_BYTES_PER_SECOND = {"A100-80GB": 2e11, "A100-40GB": 2e11, "H100": 4e11, 
 """Network of a node, one direction: 1600 Gbps (as the MosaicML table says), 3200 Gbps for newer nodes."""
 KV_SHARE_OF_MEMORY = 0.9
 ENGINE_BYTES = 2e9
+MAX_RUNNING = 2048
+"""Sequences an engine runs at once at most when the table does not say."""
 
 
 class Inexpressible(Exception):
@@ -61,7 +64,12 @@ class Scenario:
     input_tokens: int
     output_tokens: int = 0
     micro_batch: int = 1
+    num_stages: int = 1
+    context_parallel: int = 1
+    virtual_stages: int = 1
+    expert_parallel: int = 1
     recompute: bool = False
+    lora: bool = False
     fully_sharded: bool = True
     unit: str = "s"
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +77,8 @@ class Scenario:
     @property
     def configuration(self) -> str:
         """What a split keeps together: GPU, framework, model, parallelism; batch and lengths vary inside."""
-        return f"{self.gpu}|{self.family}|{self.model.name}|{self.num_devices}|{self.tensor_parallel}|{self.dtype}"
+        degrees = f"{self.num_devices}|{self.tensor_parallel}|{self.num_stages}|{self.context_parallel}"
+        return f"{self.gpu}|{self.family}|{self.model.name}|{degrees}|{self.dtype}"
 
     @property
     def group(self) -> str:
@@ -86,13 +95,21 @@ def scenario_of(row: Mapping[str, str]) -> Scenario:
         return _train_scenario(row)
     if category == "generation_batch" and metric == "batch_latency":
         return _generation_scenario(row)
+    if category == "generation_throughput" and metric.startswith("output_tokens_per_s"):
+        return _generation_scenario(row)
     raise Inexpressible(f"{category}, {metric}: not composed")
 
 
 def _train_scenario(row: Mapping[str, str]) -> Scenario:
     parallel = row["train_parallel"]
-    if "FSDP=FULL_SHARD" not in parallel and "FSDP=SHARD_GRAD_OP" not in parallel:
-        raise Inexpressible("train_step: pipeline, expert or context parallelism of Megatron is not composed")
+    degrees = {name: _degree(parallel, name) for name in ("TP", "PP", "CP", "VP", "EP")}
+    sharded = "FSDP=FULL_SHARD" in parallel
+    if not sharded and "FSDP=SHARD_GRAD_OP" not in parallel and "TP=" not in parallel:
+        raise Inexpressible("train_step: parallelism not stated")
+    num_devices = _integer(row["num_gpus"], "num_gpus")
+    model_parallel = degrees["TP"] * degrees["PP"] * degrees["CP"]
+    if num_devices % model_parallel:
+        raise Inexpressible("train_step: the degrees do not divide the number of GPUs")
     return Scenario(
         kind="train_step",
         family=_family(row["framework"]),
@@ -100,31 +117,42 @@ def _train_scenario(row: Mapping[str, str]) -> Scenario:
         gpu=row["gpu"],
         model=found_model(row["model"]),
         dtype=_dtype(row["precision"]),
-        num_devices=_integer(row["num_gpus"], "num_gpus"),
-        tensor_parallel=1,
+        num_devices=num_devices,
+        tensor_parallel=degrees["TP"],
+        num_stages=degrees["PP"],
+        context_parallel=degrees["CP"],
+        virtual_stages=degrees["VP"],
+        expert_parallel=degrees["EP"],
         batch=_integer(row["global_batch"], "global_batch"),
         micro_batch=_integer(row["micro_batch"], "micro_batch"),
         input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
         recompute="act_ckpt=True" in parallel,
-        fully_sharded="FSDP=FULL_SHARD" in parallel,
+        lora="LoRA" in row["algo"],
+        fully_sharded=sharded or _degree(parallel, "FSDP") > 1,
         unit=row["unit"],
     )
+
+
+def _degree(parallel: str, name: str) -> int:
+    match = re.search(rf"\b{name}=(\d+)", parallel)
+    return max(1, int(match.group(1))) if match else 1
 
 
 def _generation_scenario(row: Mapping[str, str]) -> Scenario:
     match = re.fullmatch(r"TP=(\d+)", row["gen_parallel"].strip())
     if match is None:
         raise Inexpressible("generation: parallelism other than TP")
+    dtype = _dtype(row["precision"])
     return Scenario(
         kind="generation",
-        family=_family(row["framework"]),
+        family=_family(row["framework"]) + ("" if row["category"] == "generation_batch" else "-throughput"),
         device=_device(row["gpu"]),
         gpu=row["gpu"],
         model=found_model(row["model"]),
-        dtype=_dtype(row["precision"]),
+        dtype=dtype,
         num_devices=_integer(row["num_gpus"], "num_gpus"),
         tensor_parallel=int(match.group(1)),
-        batch=_integer(row["global_batch"], "global_batch"),
+        batch=_integer(row["global_batch"], "global_batch") if row["global_batch"].strip() else 0,
         input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
         output_tokens=_integer(row["output_len"], "output_len"),
         unit=row["unit"],
@@ -162,9 +190,9 @@ def _catalogue_model(name: str, known: str | tuple[tuple[str, int], ...]) -> Mod
 
 def _dtype(precision: str) -> str:
     text = precision.lower()
-    if "fp8" in text or "fp4" in text:
-        raise Inexpressible(f"precision {precision} is not composed")
-    return "bf16"
+    if "fp4" in text:
+        raise Inexpressible(f"precision {precision}: no operator data")
+    return "fp8" if "fp8" in text else "bf16"
 
 
 def _integer(text: str, name: str) -> int:
@@ -178,46 +206,89 @@ class Composer:
     """Times of scenarios from operator models and link curves."""
 
     def __init__(self, library: OperatorLibrary) -> None:
-        self._costs = UnitCosts(CostModel(library=library), Precision())
+        self._costs = {
+            dtype: UnitCosts(CostModel(library=library), Precision(dtype=dtype)) for dtype in ("bf16", "fp8")
+        }
+        self._library = library
         self._links = {device: LinkModel(curves) for device, curves in _curves_by_device().items()}
 
     def terms(self, scenario: Scenario) -> Array:
         """Features of a scenario, ordered as `TERMS` of its kind."""
+        if not scenario.device.supports(scenario.dtype):
+            raise Inexpressible(f"{scenario.device.name} does not compute in {scenario.dtype}")
         return self._train(scenario) if scenario.kind == "train_step" else self._generation(scenario)
 
     def _train(self, each: Scenario) -> Array:
-        costs, model = self._costs, each.model
-        accumulation = max(1, round(each.batch / (each.num_devices * each.micro_batch)))
-        forward = costs.stage_forward_seconds(each.device, model, 1, 0, model.num_layers, each.micro_batch, each.input_tokens)
-        attention = sum(
-            run.count * self._attention(each, model.layer_kinds[0][run.kind]) for run in costs.runs(model, 0, model.num_layers)
+        """One optimizer step: micro-batches through one pipeline stage, its bubble, and what travels."""
+        model, stages = each.model, each.num_stages
+        replicas = each.num_devices // (each.tensor_parallel * stages * each.context_parallel)
+        accumulation = max(1.0, each.batch / (replicas * each.micro_batch))
+        bubble = 1.0 + (stages - 1) / (accumulation * each.virtual_stages)
+        rounds = accumulation * bubble * ((3 if each.recompute else 2) + (0 if each.lora else 1))
+        tokens = each.micro_batch * each.input_tokens / each.context_parallel
+        kinds, index = model.layer_kinds
+        counts = [index.count(kind) / stages for kind in range(len(kinds))]
+        projections = sum(
+            count * self._projections(each, layer, tokens) for count, layer in zip(counts, kinds, strict=True)
         )
-        passes = 4 if each.recompute else 3
-        weights = 2.0 * model.num_parameters
-        gathers = accumulation * (2 if each.fully_sharded else 1)
-        sent = weights * (gathers + accumulation) * (each.num_devices - 1) / max(each.num_devices, 1)
-        per_device = self._device_bytes_per_second(each)
-        states = 16.0 * model.num_parameters / each.num_devices
+        projections += self._gemm(each, tokens, model.vocab_size / each.tensor_parallel, model.hidden_size) / stages
+        attention = sum(count * self._attention(each, layer) for count, layer in zip(counts, kinds, strict=True))
+        shard = model.num_parameters / (each.tensor_parallel * stages)
+        weights = 2.0 * shard
+        gathers = accumulation * ((2 if each.fully_sharded else 1) + 1) if "llm-foundry" in each.family else 2.0
+        sent = 0.0 if each.lora else weights * gathers * (replicas - 1) / replicas
+        network = sent / self._device_bytes_per_second(each) + self._activations_seconds(each, tokens, rounds)
+        states = 16.0 * shard / replicas
         return np.array(
             [
-                accumulation * passes * (forward - attention),
-                accumulation * passes * attention,
-                sent / per_device,
+                rounds * projections,
+                rounds * attention,
+                network,
                 2 * states / each.device.memory_bytes_per_second,
-                accumulation * passes * model.num_layers,
+                rounds * model.num_layers / stages,
                 accumulation,
             ]
         )
 
+    def _activations_seconds(self, each: Scenario, tokens: float, rounds: float) -> float:
+        """Tensor-parallel all-reduces and experts' all-to-alls of one stage, inside a node."""
+        hidden, layers = 2.0 * each.model.hidden_size * tokens, each.model.num_layers / each.num_stages
+        seconds = 0.0
+        if each.tensor_parallel > 1:
+            once = self._all_reduce(each.device.name, np.array([hidden]), each.tensor_parallel).item()
+            seconds += 2 * layers * once
+        if each.expert_parallel > 1 and each.model.layers[-1].num_experts:
+            routed = hidden * each.model.layers[-1].experts_per_token
+            seconds += 2 * layers * routed / self._device_bytes_per_second(each)
+        return seconds * rounds
+
+    def _gemm(self, each: Scenario, m: float, n: float, k: float) -> float:
+        operator = self._library.for_device(each.device, "gemm", each.dtype)
+        return operator.predict(m=max(m, 1.0), n=n, k=k).seconds.item()
+
+    def _projections(self, each: Scenario, layer: Layer, tokens: float) -> float:
+        """All matrix products of a layer on one rank; experts are spread, each with the tokens of all its ranks."""
+        hidden, degree = each.model.hidden_size, each.tensor_parallel
+        seconds = 0.0
+        for projection in (*attention_projections(hidden, layer), *dense_projections(hidden, layer)):
+            seconds += self._gemm(each, tokens, *projection.sharded(degree))
+        if layer.num_experts:
+            own = max(1.0, layer.num_experts / each.expert_parallel)
+            per_expert = tokens * layer.experts_per_token / own
+            for projection in expert_projections(hidden, layer):
+                seconds += own * self._gemm(each, per_expert, projection.n, projection.k)
+        return seconds
+
     def _attention(self, each: Scenario, layer: Layer) -> float:
-        operator = self._costs.model.operator(each.device, "attention_prefill", each.dtype)
-        return operator.predict(
+        operator = self._library.for_device(each.device, "attention_prefill", "bf16")
+        seconds = operator.predict(
             batch=each.micro_batch,
-            heads=layer.num_heads,
-            kv_heads=layer.num_kv_heads,
+            heads=max(1, layer.num_heads // each.tensor_parallel),
+            kv_heads=max(1, layer.num_kv_heads // each.tensor_parallel),
             head_dim=layer.head_dim,
             seq_len=each.input_tokens,
         ).seconds.item()
+        return seconds / each.context_parallel
 
     def _device_bytes_per_second(self, each: Scenario) -> float:
         """Bandwidth of one device in a ring over all: inside a node its links, beyond it its share of the network."""
@@ -226,10 +297,15 @@ class Composer:
         return 2.5e11
 
     def _generation(self, each: Scenario) -> Array:
-        """Waves of as many sequences as the KV pool holds, each prefilled and decoded together."""
+        """Waves of as many sequences as the KV pool holds, each prefilled and decoded together.
+
+        Without a batch every request is queued: the pool is always full, and the time is that of one pool.
+        """
         running = self._concurrency(each)
         if running < 1:
             raise Inexpressible("generation: one sequence does not fit in memory")
+        if each.batch == 0:
+            return self._wave(each, min(running, MAX_RUNNING)) / min(running, MAX_RUNNING)
         total = np.zeros(len(TERMS["generation"]))
         left = each.batch
         while left > 0:
@@ -239,19 +315,23 @@ class Composer:
 
     def _concurrency(self, each: Scenario) -> int:
         model = each.model
+        element = 1.0 if each.dtype == "fp8" else 2.0
         memory = KV_SHARE_OF_MEMORY * each.tensor_parallel * each.device.memory_bytes - ENGINE_BYTES
-        free = memory - 2.0 * model.num_parameters
-        layer_heads = max(1.0, each.tensor_parallel / max(1, model.layers[0].num_kv_heads))
-        per_token = model.kv_bytes_per_token_bf16 * layer_heads
-        return int(free // (per_token * (each.input_tokens + each.output_tokens)))
+        free = memory - element * model.num_parameters
+        replicated = max(1.0, each.tensor_parallel / max(1, model.layers[0].num_kv_heads))
+        per_token = model.kv_bytes_per_token_bf16 * replicated * element / 2
+        in_flight = each.input_tokens + each.output_tokens / (1 if each.batch else 2)
+        return int(free // (per_token * in_flight))
 
     def _wave(self, each: Scenario, batch: int) -> Array:
-        costs, model, degree = self._costs, each.model, each.tensor_parallel
+        costs, model, degree = self._costs[each.dtype], each.model, each.tensor_parallel
         context = np.array([each.input_tokens + each.output_tokens / 2])
         active = np.array([float(batch)])
         decode = costs.decode_head_seconds(each.device, model, degree, active).item()
         for run in costs.runs(model, 0, model.num_layers):
-            decode += run.count * costs.decode_layer_seconds(each.device, model, degree, run.kind, active, context).item()
+            decode += (
+                run.count * costs.decode_layer_seconds(each.device, model, degree, run.kind, active, context).item()
+            )
         chunk = max(1, min(batch, 8192 // each.input_tokens))
         prefill = (batch / chunk) * costs.stage_forward_seconds(
             each.device, model, degree, 0, model.num_layers, chunk, each.input_tokens, all_logits=False
@@ -259,7 +339,9 @@ class Composer:
         communication = 0.0
         if degree > 1:
             hidden = 2.0 * model.hidden_size
-            reduces = self._all_reduce(each.device.name, np.array([hidden * batch, hidden * chunk * each.input_tokens]), degree)
+            reduces = self._all_reduce(
+                each.device.name, np.array([hidden * batch, hidden * chunk * each.input_tokens]), degree
+            )
             steps = np.array([each.output_tokens, batch / chunk])
             communication = float(2 * model.num_layers * (reduces * steps).sum())
         return np.array(
@@ -274,7 +356,7 @@ class Composer:
         )
 
     def _all_reduce(self, device: str, sizes: Array, degree: int) -> Array:
-        """The fastest implementation at every size, as engines choose; NVLink figures where the GPU has no curve."""
+        """Seconds by the fastest implementation at every size, as engines choose; NVLink figures without a curve."""
         model = self._links.get(device) or LinkModel(latency_seconds=1e-6, bytes_per_second=3e11)
         choices = sorted({curve.implementation for curve in model.curves}) or [None]
         times = [model.collective_seconds("all_reduce", sizes, degree, implementation=name).seconds for name in choices]
@@ -332,10 +414,18 @@ def seconds_of(scenario: Scenario, terms: Array, coefficients: Mapping[str, tupl
 
 def value_of(scenario: Scenario, seconds: float) -> float:
     """Seconds in the unit of the row: s, tok/s or tok/s/gpu."""
-    if scenario.unit == "s":
-        return seconds
-    rate = scenario.batch * scenario.input_tokens / seconds
-    return rate / scenario.num_devices if scenario.unit == "tok/s/gpu" else rate
+    return scenario_tokens(scenario) / seconds if scenario.unit != "s" else seconds
+
+
+def seconds_measured(scenario: Scenario, value: float) -> float:
+    """Inverse of `value_of`."""
+    return scenario_tokens(scenario) / value if scenario.unit != "s" else value
+
+
+def scenario_tokens(scenario: Scenario) -> float:
+    """Tokens that a rate counts: trained or generated ones, per GPU where the unit says so."""
+    tokens = max(scenario.batch, 1) * (scenario.output_tokens or scenario.input_tokens)
+    return tokens / scenario.num_devices if scenario.unit.startswith("tok/s/gpu") else float(tokens)
 
 
 def builtin_coefficients() -> dict[str, tuple[float, ...]]:

@@ -1,0 +1,158 @@
+"""Predict the time of single operations: adds predicted_us, p10_us, p90_us and provenance to the rows of a CSV file.
+
+The file has the columns of one of the published tables: gemm, attention_prefill, attention_decode, a collective table,
+vidur_mlp (then four columns per operator, each after the operator's name) or end_to_end (then one column,
+`predicted`, in the row's own unit). What cannot be predicted stays empty and is said on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hetrl.cost.end_to_end import predict_rows
+from hetrl.cost.links import LinkCurve, LinkModel, host_of
+from hetrl.cost.model_files import BUILTIN, read_library, read_links
+from hetrl.cost.operators import OperatorLibrary, OperatorModel, Prediction
+from hetrl.cost.published import LAYER_OPERATORS, Table, device_of, dims_of, layer_dims, link_figures, read_table
+from hetrl.cost.work import DIMENSIONS, Array
+from hetrl.errors import EXIT_OK, SpecError
+from hetrl.files import write_text_atomically
+from hetrl.tools.cli import run_command
+
+COLUMNS = ("predicted_us", "p10_us", "p90_us", "provenance")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--in", dest="source", type=Path, required=True, metavar="CSV", help="rows to predict")
+    parser.add_argument("--out", type=Path, required=True, metavar="CSV", help="where to write them, with predictions")
+    parser.add_argument(
+        "--models", type=Path, metavar="FILE", help="a fit made by `hetrl fit`; goes before the built-in models"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict a file."""
+    table = read_table(args.source)
+    library = OperatorLibrary.builtin()
+    curves = read_links(BUILTIN)
+    if args.models is not None:
+        library = library.merged(read_library(args.models))
+        curves = (*read_links(args.models), *curves)
+    missed: Counter[str] = Counter()
+    if table.kind == "layer":
+        added: dict[str, list[str]] = {}
+        for name, operator in LAYER_OPERATORS.items():
+            columns = _operator_columns(
+                table, operator, layer_dims(table, name), library, missed, default_engine="torch"
+            )
+            added |= {f"{name}_{column}": values for column, values in columns.items()}
+    elif table.kind == "collective":
+        added = _link_columns(table, curves, missed)
+    elif table.kind == "end_to_end":
+        values, reasons = predict_rows(table, library)
+        added = {"predicted": [_number(value) for value in values]}
+        missed.update(reason for reason in reasons if reason)
+    else:
+        added = _operator_columns(table, table.kind, dims_of(table), library, missed)
+    write_text_atomically(args.out, _csv_text(table, added))
+    for reason, count in missed.most_common():
+        print(f"hetrl predict: {count} rows without a prediction: {reason}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _operator_columns(
+    table: Table,
+    operator: str,
+    dims: Array,
+    library: OperatorLibrary,
+    missed: Counter[str],
+    *,
+    default_engine: str | None = None,
+) -> dict[str, list[str]]:
+    out = {column: [""] * len(table) for column in COLUMNS}
+    gpus = np.array(table.columns["gpu"])
+    dtypes = np.array(table.columns.get("dtype", ("bf16",) * len(table)))
+    engines = np.array([engine or default_engine for engine in table.engines()], dtype=object)
+    for gpu, dtype in sorted(set(zip(gpus.tolist(), dtypes.tolist(), strict=True))):
+        rows = np.flatnonzero((gpus == gpu) & (dtypes == dtype))
+        try:
+            model = _model(library, gpu, operator, dtype)
+        except SpecError as error:
+            missed[str(error)] += len(rows)
+            continue
+        for engine in set(engines[rows].tolist()):
+            same = rows[engines[rows] == engine] if engine is not None else rows[[e is None for e in engines[rows]]]
+            shape = dict(zip(DIMENSIONS[operator], dims[:, same], strict=True))
+            _fill(out, same.tolist(), model.predict(engine=engine, **shape))
+    return out
+
+
+def _model(library: OperatorLibrary, gpu: str, operator: str, dtype: str) -> OperatorModel:
+    own = library.fitted(gpu, operator, dtype)
+    return own if own is not None else library.for_device(device_of(gpu), operator, dtype)
+
+
+def _link_columns(table: Table, curves: Sequence[LinkCurve], missed: Counter[str]) -> dict[str, list[str]]:
+    out = {column: [""] * len(table) for column in COLUMNS}
+    names = ("gpu", "link", "impl", "op", "world_size", "nodes")
+    sizes, worlds, nodes = table.numbers("bytes"), table.numbers("world_size"), table.numbers("nodes")
+    keys = list(zip(*(table.columns[name] for name in names), strict=True))
+    for key in sorted(set(keys)):
+        rows = np.flatnonzero([each == key for each in keys])
+        gpu, link, implementation, op = key[:4]
+        try:
+            model = _link_model(curves, gpu, link)
+            prediction = model.collective_seconds(
+                op, sizes[rows], int(worlds[rows[0]]), num_nodes=int(nodes[rows[0]]), implementation=implementation
+            )
+        except SpecError as error:
+            missed[str(error)] += len(rows)
+            continue
+        _fill(out, rows.tolist(), prediction)
+    return out
+
+
+def _link_model(curves: Sequence[LinkCurve], gpu: str, link: str) -> LinkModel:
+    same_link = [curve for curve in curves if host_of(curve.link) == host_of(link)]
+    own = [curve for curve in same_link if curve.gpu == gpu]
+    latency, bandwidth = link_figures(link)
+    return LinkModel(own or same_link, latency_seconds=latency, bytes_per_second=bandwidth)
+
+
+def _fill(out: dict[str, list[str]], rows: Sequence[int], prediction: Prediction) -> None:
+    for position, row in enumerate(rows):
+        out["predicted_us"][row] = _number(prediction.seconds[position] * 1e6)
+        out["p10_us"][row] = _number(prediction.p10_seconds[position] * 1e6)
+        out["p90_us"][row] = _number(prediction.p90_seconds[position] * 1e6)
+        out["provenance"][row] = prediction.provenance
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _csv_text(table: Table, added: dict[str, list[str]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = {**table.columns, **added}
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return stream.getvalue()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    return run_command(add_arguments, run, argv, prog="hetrl predict", description=__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
