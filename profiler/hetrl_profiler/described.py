@@ -1,0 +1,87 @@
+"""What a profile says about a device as a whole: its slow-down, its peaks, and itself as a device type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hetrl.cost.work import DIMENSIONS, Chip, work_of
+from hetrl.errors import Problem, SpecError
+from hetrl.measure import Measurement
+from hetrl.spec.devices import DTYPE_BYTES, DeviceType
+from hetrl.units import MIB
+from hetrl_profiler.recorder import PROFILE
+
+OPERATORS = ("gemm", "attention_prefill", "attention_decode", "memory")
+CPU_CACHE_BYTES = 32.0 * MIB
+_UNIT = Chip(flops_per_second=1.0, memory_bytes_per_second=1.0, num_multiprocessors=1, l2_bytes=1.0)
+
+
+def is_profile(measurement: Measurement) -> bool:
+    """Whether it comes from `hetrl profile`, not from a run."""
+    return measurement.labels.get("source") == PROFILE
+
+
+def evened(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Give all profile measurements of a device one factor from busy to wall time: the median over them.
+
+    Each block has its own, taken over a few seconds; what slows a device for good shows in all of them, what happens
+    by the way does not.
+    """
+    factors: dict[str, list[float]] = {}
+    for each in measurements:
+        if is_profile(each) and "slowdown" in each.measured:
+            factors.setdefault(each.device_type, []).append(each.measured["slowdown"])
+    pooled = {device: float(np.median(values)) for device, values in factors.items()}
+    return [
+        replace(each, measured={**each.measured, "seconds": each.measured["busy_seconds"] * pooled[each.device_type]})
+        if is_profile(each) and "slowdown" in each.measured
+        else each
+        for each in measurements
+    ]
+
+
+def device_from_profile(name: str, dtype: str, measurements: Sequence[Measurement]) -> DeviceType:
+    """Device type with the highest rates measured as its peaks.
+
+    Raises
+    ------
+    SpecError
+        If matrix products or memory-bound operators were not measured.
+    """
+    own = [each for each in measurements if each.device_type == name and each.labels.get("dtype") == dtype]
+    flops = max((_rate(each, "gemm", dtype, "flops") for each in own if each.kind == "gemm"), default=0.0)
+    memory = max((each.amounts["bytes"] / each.seconds for each in own if each.kind == "memory"), default=0.0)
+    if not flops or not memory:
+        raise SpecError(
+            Problem(
+                path=name, message=f"no matrix products or memory-bound operators of {dtype} among the measurements",
+                valid="a profile with its stage 'operators', or a job file that describes the device",
+            )
+        )  # fmt: skip
+    machine = own[0].machine
+    return DeviceType(
+        name=name,
+        vendor="cpu",
+        flops_per_second={dtype: flops},
+        memory_bytes=machine.memory_bytes // max(1, machine.num_cores),
+        memory_bytes_per_second=memory,
+        sources={"*": f"profile of {own[-1].date[:10]}, {machine.cpu}"},
+    )
+
+
+def chip_from_profile(device: DeviceType, dtype: str) -> Chip:
+    """The device type as operators see it; a CPU device is one core."""
+    return Chip(
+        flops_per_second=device.flops_per_second[dtype],
+        memory_bytes_per_second=device.memory_bytes_per_second,
+        num_multiprocessors=1,
+        l2_bytes=CPU_CACHE_BYTES,
+    )
+
+
+def _rate(measurement: Measurement, operator: str, dtype: str, what: str) -> float:
+    dims = np.array([[measurement.amounts[name]] for name in DIMENSIONS[operator]])
+    return float(getattr(work_of(operator, dims, DTYPE_BYTES[dtype], _UNIT), what).item() / measurement.seconds)

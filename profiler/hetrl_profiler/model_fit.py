@@ -1,0 +1,106 @@
+"""A cost model from measurements: operators and phase calibrations of profiled devices, calibrations from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hetrl.cost.model import CostModel
+from hetrl.cost.operators import OperatorLibrary, OperatorModel
+from hetrl.errors import Problem, SpecError
+from hetrl.measure import Measurement
+from hetrl.spec.devices import DeviceType
+from hetrl.spec.job import Job, Precision
+from hetrl_profiler.described import device_from_profile, evened, is_profile
+from hetrl_profiler.observations import Surroundings, observe
+from hetrl_profiler.operator_models import fit_operators
+from hetrl_profiler.refit import Refit, refit
+
+
+def fit_profile(
+    measurements: Sequence[Measurement], model: CostModel, *, job: Job | None = None, source: str = "profile"
+) -> tuple[Refit, list[OperatorModel]]:
+    """Fit operators and phase calibrations of every profiled device.
+
+    Parameters
+    ----------
+    measurements
+        Of `hetrl profile`; others are passed over.
+    model
+        Model to start from; its other devices stay.
+    job
+        Describes device types and links. Without it a device's peaks are the highest rates measured, and nothing is
+        said of reduces, whose time depends on the links.
+
+    Raises
+    ------
+    SpecError
+        If nothing was profiled, in more than one dtype, or a figure is missing.
+    """
+    rows = evened([each for each in measurements if is_profile(each)])
+    dtypes = sorted({each.labels.get("dtype", "") for each in rows})
+    if len(dtypes) != 1:
+        message = "no measurements of hetrl profile" if not dtypes else "profiles in several dtypes"
+        raise SpecError(Problem(path="measurements", message=message, found=", ".join(dtypes), valid="one dtype"))
+    described = {each.name: each for each in job.topology.device_types} if job is not None else {}
+    devices: dict[str, DeviceType] = {}
+    models: list[OperatorModel] = []
+    for name in sorted({each.device_type for each in rows}):
+        device = described[name] if name in described else device_from_profile(name, dtypes[0], rows)
+        chip_source = device_from_profile(name, dtypes[0], rows) if device.vendor == "cpu" else device
+        models += fit_operators(chip_source, dtypes[0], rows, model.library)
+        devices[name] = device
+    with_operators = replace(model, library=model.library.merged(OperatorLibrary(models)))
+    if job is None:
+        rows = [each for each in rows if each.kind != "all_reduce"]
+    observations = observe(rows, Surroundings(devices=devices, job=job))
+    precision = job.precision if job is not None else Precision(dtype=dtypes[0], gradient_dtype=dtypes[0])
+    return refit(observations, with_operators, precision, source=source), models
+
+
+def refit_run(
+    job: Job,
+    measurements: Sequence[Measurement],
+    model: CostModel,
+    *,
+    micro_batch_sizes: Mapping[str, int] | None = None,
+    source: str = "refit",
+) -> Refit:
+    """Fold measurements of runs of a job into a model's phase calibrations.
+
+    Parameters
+    ----------
+    job
+        The job that was run.
+    measurements
+        Of the runtime; measurements of a profile among them are passed over.
+    model
+        Model so far.
+    micro_batch_sizes
+        Task -> micro-batch size of the plan that was run, where the measurements do not carry it.
+
+    Raises
+    ------
+    SpecError
+        If no phase of the job's devices was measured, or measurements lack a figure.
+    """
+    devices = {each.name: each for each in job.topology.device_types}
+    rows = [each for each in measurements if not is_profile(each)]
+    surroundings = Surroundings(devices=devices, job=job, micro_batch_sizes=micro_batch_sizes or {})
+    observations = observe(rows, surroundings)
+    if not observations:
+        raise SpecError(
+            Problem(
+                path="measurements", message="no phases of the job's device types among them",
+                found=", ".join(sorted({each.device_type for each in measurements if each.device_type})) or "none",
+                valid=", ".join(sorted(devices)),
+            )
+        )  # fmt: skip
+    return refit(observations, model, job.precision, source=source)
+
+
+def calibrate(
+    job: Job, measurements: Sequence[Measurement], model: CostModel, *, micro_batch_sizes: Mapping[str, int] | None = None
+) -> CostModel:
+    """Return the model after `refit_run`."""
+    return refit_run(job, measurements, model, micro_batch_sizes=micro_batch_sizes).model

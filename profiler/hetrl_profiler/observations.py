@@ -1,0 +1,146 @@
+"""From stored measurements to observations of phases: which device type, model and links they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hetrl.errors import Problem, SpecError
+from hetrl.measure import Measurement
+from hetrl.spec.devices import DeviceType
+from hetrl.spec.job import Job
+from hetrl.spec.model import Model
+from hetrl.spec.model_source import find_model
+from hetrl.spec.topology import Link
+from hetrl_profiler.composed import NEEDED, PHASE_OF_KIND, Observation
+
+SYNC_PHASE = "weight_sync"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What measurements do not say themselves.
+
+    Parameters
+    ----------
+    devices
+        Device type by name.
+    job
+        The job that ran; None for measurements of a profile alone.
+    micro_batch_sizes
+        Task -> micro-batch size (train, score) or engine limit (generate), where measurements lack it.
+    """
+
+    devices: Mapping[str, DeviceType]
+    job: Job | None = None
+    micro_batch_sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def observe(measurements: Sequence[Measurement], surroundings: Surroundings) -> list[Observation]:
+    """Observations of all measured phases; measurements of other kinds and other devices are passed over.
+
+    Raises
+    ------
+    SpecError
+        Naming every figure that a kind of measurement lacks.
+    """
+    models: dict[str, Model] = {}
+    found: list[Observation] = []
+    problems: dict[str, Problem] = {}
+    for each in _with_sync(measurements, surroundings):
+        device = surroundings.devices.get(each.device_type)
+        if each.kind not in PHASE_OF_KIND or device is None:
+            continue
+        completed = _completed(each, surroundings)
+        if completed.amounts.get("num_sequences", 1) == 0:
+            continue  # a replica with an empty share
+        missing = [name for name in NEEDED[each.kind] if name not in completed.amounts]
+        if missing:
+            problem = _missing(each, missing)
+            problems[problem.path] = problem
+            continue
+        model = _model(each, surroundings, models)
+        if model is None and each.kind != "all_reduce":
+            problems[f"{each.kind}.model"] = Problem(
+                path=f"measurements of kind {each.kind}", message="do not say which model ran",
+                valid="the job or plan that was run (--config), or a profile made with --model",
+            )  # fmt: skip
+            continue
+        reduce_link, sync_links = _links(surroundings.job)
+        found.append(
+            Observation(
+                measurement=completed, device=device, model=model, reduce_link=reduce_link, sync_links=sync_links
+            )
+        )
+    if problems:
+        raise SpecError(problems.values())
+    return found
+
+
+def _missing(measurement: Measurement, names: Sequence[str]) -> Problem:
+    return Problem(
+        path=f"measurements of kind {measurement.kind}",
+        message=f"lack the amounts {', '.join(names)}",
+        valid="measurements of this version's runtime, and the plan that was run (--config plan.json)",
+    )
+
+
+def _with_sync(measurements: Sequence[Measurement], surroundings: Surroundings) -> Iterable[Measurement]:
+    """Turn the weight update, which the driver times as one phase, into one of every device type that generates."""
+    generating = {each.device_type for each in measurements if each.kind == "generate" and "task" in each.labels}
+    for each in measurements:
+        if each.kind == "phase" and each.labels.get("phase") == SYNC_PHASE and each.seconds > 0:
+            for device in sorted(generating):
+                yield replace(each, kind=SYNC_PHASE, device_type=device)
+        else:
+            yield each
+
+
+def _completed(measurement: Measurement, surroundings: Surroundings) -> Measurement:
+    """Add what the job and the plan know."""
+    job, task = surroundings.job, measurement.labels.get("task", "")
+    if job is None or not task:
+        return measurement
+    known: dict[str, float] = {}
+    if task in surroundings.micro_batch_sizes:
+        known["max_num_sequences" if measurement.kind == "generate" else "micro_batch_size"] = (
+            surroundings.micro_batch_sizes[task]
+        )
+    if measurement.kind == "generate":
+        per_prompt = next(each.sequences_per_prompt for each in job.workflow.tasks if each.name == task)
+        known["num_prompts"] = measurement.amounts["num_sequences"] / per_prompt
+        # Where the limit was not recorded: no response is shorter than the mean, nor needs more iterations than ran.
+        if "num_response_tokens" in measurement.amounts:
+            mean = measurement.amounts["num_response_tokens"] / max(1.0, measurement.amounts["num_sequences"])
+            longest = min(measurement.amounts.get("num_iterations", mean), job.batch.max_response_tokens)
+            known["max_response_tokens"] = max(round(longest), -int(-mean // 1))
+    return replace(measurement, amounts={**known, **measurement.amounts})
+
+
+def _model(measurement: Measurement, surroundings: Surroundings, models: dict[str, Model]) -> Model | None:
+    text = measurement.labels.get("config")
+    if text is not None:
+        if text not in models:
+            models[text] = find_model({"name": measurement.labels.get("model", "profiled"), "config": json.loads(text)})
+        return models[text]
+    job = surroundings.job
+    if job is None:
+        return None
+    task = measurement.labels.get("task")
+    if measurement.kind == SYNC_PHASE:
+        return next((each.model for each in job.workflow.tasks if each.kind == "generate"), None)
+    return next((each.model for each in job.workflow.tasks if each.name == task), None)
+
+
+def _links(job: Job | None) -> tuple[Link | None, tuple[Link, ...]]:
+    """Links of an all-reduce over all nodes, and of a weight update: between nodes, then inside one."""
+    if job is None:
+        return None, ()
+    nodes = range(len(job.topology.nodes))
+    inside = max((node.intra_link for node in job.topology.nodes), key=lambda link: 1 / link.bytes_per_second)
+    between = [job.topology.node_link(a, b) for a in nodes for b in nodes if a != b]
+    if not between:
+        return inside, (inside,)
+    slowest = min(between, key=lambda link: link.bytes_per_second)
+    return slowest, (slowest, inside)
