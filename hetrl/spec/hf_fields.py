@@ -58,13 +58,15 @@ class Fields:
                 keys[0], "missing, and its class has no default", valid=f"a whole number of at least {minimum}"
             )
             return 1
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
             self._problem(keys[0], "not a whole number", value, f"a whole number of at least {minimum}")
             return 1
         if not minimum <= value <= MAX_COUNT:
             self._problem(keys[0], "out of range", value, f"{minimum} to 2^40")
             return 1
-        return int(value)
+        return value
 
     def flag(self, *keys: str, default: bool = False) -> bool:
         """Return a boolean."""
