@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-MAX_BUCKET_BYTES = 64 * 1024**2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
@@ -43,7 +41,7 @@ class Bucket:
             start = end
 
 
-def pack(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int = MAX_BUCKET_BYTES) -> list[Bucket]:
+def pack(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> list[Bucket]:
     """Group tensors, in order, into buckets of one dtype and at most ``max_bytes`` (a larger tensor is alone)."""
     buckets: list[Bucket] = []
     names: list[str] = []

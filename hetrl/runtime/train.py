@@ -149,11 +149,11 @@ class TrainWorker(Worker):
 
     # --- weight update ---
 
-    def buckets(self) -> list[Bucket]:
-        """How the weights are packed for an update."""
+    def buckets(self, max_bytes: int) -> list[Bucket]:
+        """Return how the weights are packed for an update."""
         from hetrl.runtime.buckets import pack
 
-        return pack(self._parameters.items())
+        return pack(self._parameters.items(), max_bytes)
 
     def send_weights(self, buckets: Sequence[Bucket]) -> None:
         """Replica 0: broadcast the weights to the engines."""
@@ -216,7 +216,7 @@ class TrainWorker(Worker):
             old = response_log_probs(
                 self._model, [each.sequence for each in sequences], settings.temperature, settings.micro_batch_size
             )
-            amounts.update(_amounts(sequences))
+            amounts.update(_amounts(sequences, settings))
         return old
 
     def _accumulate(
@@ -252,7 +252,7 @@ class TrainWorker(Worker):
                 )
                 (terms.loss / global_num_tokens).backward()  # type: ignore[no-untyped-call]
                 sums += (int(batch.is_response_BT.sum()), float(terms.loss), float(terms.kl), int(terms.num_clipped))
-            amounts.update(_amounts(sequences))
+            amounts.update(_amounts(sequences, settings))
         return sums
 
     def _reduce_and_step(self, max_gradient_norm: float) -> float:
@@ -313,10 +313,11 @@ class TrainWorker(Worker):
             dist.destroy_process_group()
 
 
-def _amounts(sequences: Sequence[TrainSequence]) -> dict[str, float]:
+def _amounts(sequences: Sequence[TrainSequence], settings: TrainSettings) -> dict[str, float]:
     return {
         "num_sequences": len(sequences),
         "num_tokens": sum(each.sequence.num_tokens for each in sequences),
+        "micro_batch_size": settings.micro_batch_size,
     }
 
 

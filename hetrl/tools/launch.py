@@ -97,7 +97,7 @@ def prediction_of(document: PlanDocument, job: Job) -> Prediction:
     return Prediction(
         step_seconds=predicted["step_seconds"],
         replica_seconds={task: tuple(entry["replica_seconds"]) for task, entry in predicted["tasks"].items()},
-        weight_sync_seconds=sum(each["seconds"] for each in predicted["transfers"] if each["kind"] == "weight_sync"),
+        weight_sync_seconds=sum(each["seconds"] for each in predicted["transfers"] if each["kind"] == "weights"),
         peak_bytes={
             int(device): max(sum(terms.values()) for terms in entry["intervals"].values())
             for device, entry in predicted["memory"]["devices"].items()
