@@ -76,6 +76,7 @@ def raise_if_any(problems: Sequence[Problem]) -> None:
 def _unsupported_job(job: Job) -> list[Problem]:
     asked = {
         f"training in {job.precision.dtype}": job.precision.dtype not in TORCH_DTYPES,
+        f"a KV cache in {job.precision.kv_cache_dtype}": job.precision.kv_cache_dtype != job.precision.dtype,
         "LoRA in training": job.precision.lora_rank > 0,
         f"optimizer {job.precision.optimizer}": job.precision.optimizer != "adamw",
         "asynchronous steps (staleness > 0)": job.staleness > 0,

@@ -118,6 +118,7 @@ class RolloutWorker(Worker):
             if len(sequences) != len(prompts) * num_responses:
                 raise RuntimeError(f"{len(sequences)} of {len(prompts) * num_responses} responses came back")
             amounts.update(
+                num_prompts=len(prompts),
                 num_sequences=len(sequences),
                 num_prompt_tokens=sum(len(prompt_tokens) for prompt_tokens in tokens.values()),
                 num_response_tokens=sum(len(sequence.response_tokens) for sequence in sequences),

@@ -38,7 +38,11 @@ class ScoreWorker(Worker):
 
         with self.phase("score") as amounts:
             found = response_log_probs(self._model, sequences, temperature, micro_batch_size)
-            amounts.update(num_sequences=len(sequences), num_tokens=sum(sequence.num_tokens for sequence in sequences))
+            amounts.update(
+                num_sequences=len(sequences),
+                num_tokens=sum(sequence.num_tokens for sequence in sequences),
+                micro_batch_size=micro_batch_size,
+            )
         return found
 
     def close(self) -> None:

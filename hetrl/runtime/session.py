@@ -11,6 +11,7 @@ from types import TracebackType
 
 from hetrl.errors import Problem, RunError, SpecError
 from hetrl.measure import MeasurementStore
+from hetrl.plan.document import WEIGHT_SYNC_BUCKET_BYTES
 from hetrl.plan.plan import Plan
 from hetrl.runtime import cluster as ray_cluster
 from hetrl.runtime.checkpoint import RunState, checkpoint_folder, read_state
@@ -50,6 +51,7 @@ class Session:
         store: MeasurementStore | None,
         prediction: Prediction | None,
         logs: Path | None,
+        bucket_bytes: int,
     ) -> None:
         self._plan = plan
         self._job = job
@@ -60,6 +62,7 @@ class Session:
         self._store = store
         self._prediction = prediction
         self._logs = logs
+        self._bucket_bytes = bucket_bytes
         self._workers: Workers | None = None
         self._seed = run.seed
         self._learning_rate = run.learning_rate
@@ -79,6 +82,7 @@ class Session:
         throttle: Mapping[str, float] | None = None,
         throttle_method: str = "auto",
         logs: Path | None = None,
+        bucket_bytes: int = WEIGHT_SYNC_BUCKET_BYTES,
     ) -> Session:
         """Check the run, get the devices, start every worker.
 
@@ -97,6 +101,8 @@ class Session:
             (:mod:`hetrl.runtime.throttle`). On one machine only.
         logs
             Folder for the workers' own output if one fails; only with a Ray of our own.
+        bucket_bytes
+            Size of the buffers of a weight update, as the plan states it.
 
         Raises
         ------
@@ -131,6 +137,7 @@ class Session:
             store=store,
             prediction=prediction,
             logs=logs,
+            bucket_bytes=bucket_bytes,
         )
         try:
             cluster.reserve()
@@ -207,7 +214,7 @@ class Session:
     def reset(self, *, seed: int, learning_rate: float) -> None:
         """Go back to the initial weights, everywhere, with a fresh optimizer; steps count from 0 again."""
         self.workers.gather([self.workers.call(slot, "reset", learning_rate) for slot in self.workers.of_kind("train")])
-        sync_weights(self.workers)
+        sync_weights(self.workers, self._bucket_bytes)
         self.workers.take_timings()
         self._seed, self._learning_rate, self._step = seed, learning_rate, 0
 
@@ -247,6 +254,7 @@ class Session:
             self._plan.task(score_tasks[0]).micro_batch_size if score_tasks else 0,
             self._records,
             self._reward,
+            self._bucket_bytes,
             sync=sync,
         )
         self._step += 1
@@ -303,7 +311,7 @@ class Session:
                 for slot in self.workers.of_kind("train")
             ]
         )
-        sync_weights(self.workers)
+        sync_weights(self.workers, self._bucket_bytes)
         self.workers.take_timings()
         self._seed, self._step = state.seed, state.num_steps_done
 

@@ -106,10 +106,10 @@ class _Stopwatch:
         self.seconds[phase] += time.perf_counter() - start
 
 
-def sync_weights(workers: Workers) -> None:
-    """Send the trainer's weights to every engine."""
+def sync_weights(workers: Workers, bucket_bytes: int) -> None:
+    """Send the trainer's weights to every engine, in buckets of at most ``bucket_bytes``."""
     source, *_ = workers.of_kind("train")
-    (buckets,) = workers.gather([workers.call(source, "buckets")])
+    (buckets,) = workers.gather([workers.call(source, "buckets", bucket_bytes)])
     calls = [workers.call(slot, "receive_weights", buckets) for slot in workers.of_kind("generate")]
     workers.gather([workers.call(source, "send_weights", buckets), *calls])
 
@@ -121,6 +121,7 @@ def run_step(
     score_micro_batch_size: int,
     records: Sequence[PromptRecord],
     reward: RewardFunction,
+    bucket_bytes: int,
     *,
     sync: bool = True,
 ) -> StepRecord:
@@ -142,7 +143,7 @@ def run_step(
         sums = _train(workers, inputs, settings, batch)
     with watch("weight_sync"):
         if sync:
-            sync_weights(workers)
+            sync_weights(workers, bucket_bytes)
     seconds = time.perf_counter() - start
     num_tokens = sum(each.num_tokens for each in sums)
     return StepRecord(

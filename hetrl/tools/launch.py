@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
                 prediction=prediction_of(document, job),
                 throttle=throttle,
                 logs=args.out / "logs",
+                bucket_bytes=document.bucket_bytes,
             )
         with session:
             run_steps(
