@@ -1,46 +1,68 @@
-"""What all levels of the search share: the job, its unit costs, memo tables, and counts of the work done."""
+"""What all levels of the search share: the job lowered to arrays, the compiled kernels, and counts of the work done."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
+from hetrl_kernels.groups import Steps
+from hetrl_kernels.options import Finder
+from hetrl_kernels.tables import Tables
+from numpy.typing import NDArray
+
+from hetrl.cost.tables import SCALARS, CostTables, lower
 from hetrl.cost.unit import UnitCosts
+from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
 from hetrl.spec.topology import Topology
 
-DeviceCounts = tuple[int, ...]
-"""Devices a group has on every node. Devices of one node are interchangeable until level 5."""
+MAX_OPTIONS_PER_TASK = 16
+ENGINE_CONCURRENCY = 256
+"""Sequences an engine runs at once at most (vLLM's default ``max_num_seqs``)."""
 
-
-@dataclass(slots=True, kw_only=True)
-class SearchCounts:
-    """Work done by a search, by kind, and cuts by reason."""
-
-    evaluations: int = 0
-    cuts: Counter[str] = field(default_factory=Counter)
+Grouping = tuple[tuple[int, ...], ...]
+"""Task indices of every group."""
+Assignment = tuple[bytes, ...]
+"""Per group the int32 numbers of devices on every node. Devices of one node are interchangeable until level 5."""
 
 
 class SearchContext:
-    """A job being planned."""
+    """A job being planned: its arrays, and the kernels that keep everything they have worked out."""
 
     def __init__(self, job: Job, costs: UnitCosts) -> None:
         self.job = job
         self.costs = costs
         self.topology: Topology = job.topology
-        self.counts = SearchCounts()
         self.nodes = tuple(range(len(job.topology.nodes)))
+        self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_degree_allowed)
+        self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
+        self.finder = Finder(self.kernel_tables, allowed_features(job), MAX_OPTIONS_PER_TASK, ENGINE_CONCURRENCY)
+        self.steps = Steps(self.finder, job.optimizer.objective == "usd_per_step")
 
-    def canonical_devices(self, counts: DeviceCounts) -> tuple[int, ...]:
-        """The first ``counts[n]`` devices of every node."""
-        return tuple(
-            device for node in self.nodes for device in self.topology.devices_of(node)[: counts[node]]
-        )
+    def counts(self, values: Sequence[int] | NDArray[np.int32]) -> bytes:
+        """Device counts of all nodes as the kernels' key."""
+        return np.ascontiguousarray(values, dtype=np.int32).tobytes()
 
-    def counts_of(self, devices: Sequence[int]) -> DeviceCounts:
-        """Devices per node."""
-        counts = [0] * len(self.nodes)
-        for device in devices:
-            counts[self.topology.devices[device].node] += 1
-        return tuple(counts)
+    @property
+    def all_devices(self) -> bytes:
+        """The whole fleet."""
+        return self.counts(self.tables.node_devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A grouping with an assignment and its cost (seconds of a step, or the chosen objective)."""
+
+    grouping: Grouping
+    assignment: Assignment
+    cost: float
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every group fits on its devices."""
+        return self.cost < INFEASIBLE_COST
+
+
+INFEASIBLE_COST = 1e12
+"""Cost of an infeasible assignment; more for each group that fits nothing, graded by how much memory it lacks."""

@@ -12,20 +12,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hetrl_kernels.anneal import anneal
+
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
-from hetrl.search.context import SearchContext
+from hetrl.search.context import Candidate, SearchContext
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import set_partitions
-from hetrl.search.level4_assignment import AssignmentCost, Candidate, aligned_assignment, anneal
+from hetrl.search.level4_assignment import aligned_assignment, proportional_assignment, task_loads
 from hetrl.search.level5_placement import place, rebalance
 from hetrl.spec.job import Job
 
-COMPOSITIONS_PER_GROUPING = 3
+ALIGNED_STARTS = 2
+PROPORTIONAL_SPREADS = (0.0, 0.7)
 FIRST_ROUND_MOVES = 6
+MAX_SURVIVORS = 64
 FINE_MOVES = 120
 NUM_FINALISTS = 4
 HOPELESS_RATIO = 1.5
@@ -54,9 +58,7 @@ class SearchResult:
     runner_up: tuple[Plan, Estimate] | None = None
 
 
-def solve(
-    job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] | None = None
-) -> SearchResult:
+def solve(job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] | None = None) -> SearchResult:
     """Search all five levels.
 
     Parameters
@@ -71,83 +73,154 @@ def solve(
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
     context = SearchContext(job, costs)
-    cost = AssignmentCost(context)
-    rng = random.Random(job.optimizer.seed)
     budget = job.optimizer.budget or DEFAULT_BUDGET
-    best: Candidate | None = None
-    stopped = False
-
-    def report(stage: str) -> None:
-        if progress is not None and best is not None:
-            progress(stage, best.cost)
-
-    survivors: list[Candidate] = []
-    names = [task.name for task in job.workflow.tasks]
-    groupings = [each for each in set_partitions(names) if len(each) <= job.topology.num_devices]
-    for grouping in groupings:
-        starts = [aligned_assignment(context, len(grouping), rng) for _ in range(COMPOSITIONS_PER_GROUPING)]
-        cutoff = HOPELESS_RATIO * best.cost if best is not None else math.inf
-        candidates = [
-            Candidate(grouping=grouping, assignment=start, cost=cost.cost(grouping, start, cutoff=cutoff))
-            for start in dict.fromkeys(starts)
-        ]
-        survivors.append(min(candidates, key=lambda candidate: candidate.cost))
-        best = min(filter(None, (best, survivors[-1])), key=lambda candidate: candidate.cost)
-        if time.monotonic() > deadline:
-            stopped = True
-            break
-    report("groupings")
-
-    block = _coarse_block(job)
-    moves = FIRST_ROUND_MOVES
-    spent = len(groupings) * COMPOSITIONS_PER_GROUPING
-    while len(survivors) > NUM_FINALISTS and spent < budget and not stopped:
-        for number, candidate in enumerate(survivors):
-            survivors[number] = anneal(cost, candidate, rng, num_moves=moves, block=block)
-            if time.monotonic() > deadline:
-                stopped = True
-                break
-        spent += moves * len(survivors)
-        survivors.sort(key=lambda candidate: candidate.cost)
-        survivors = survivors[: max(NUM_FINALISTS, len(survivors) // 2)]
-        best = survivors[0]
-        moves *= 2
-        report("halving")
-    for size in (max(1, block // 2), 1):
-        for number, candidate in enumerate(survivors[:NUM_FINALISTS]):
-            if stopped or time.monotonic() > deadline:
-                stopped = True
-                break
-            survivors[number] = anneal(
-                cost, candidate, rng, num_moves=FINE_MOVES, block=size, start_temperature=0.03, end_temperature=0.002
-            )
-            spent += FINE_MOVES
-    survivors.sort(key=lambda candidate: candidate.cost)
-    report("polish")
-
+    search = _Search(context, random.Random(job.optimizer.seed), deadline, progress)
+    survivors = search.start()
+    survivors = search.halve(survivors, budget)
+    survivors = search.polish(survivors)
     feasible = [candidate for candidate in survivors if candidate.feasible]
     if not feasible:
-        raise InfeasibleError(*explain_infeasible(context, cost.colocation))
+        raise InfeasibleError(*explain_infeasible(context))
     finished = sorted(
-        (_finish(context, cost, candidate) for candidate in feasible[:NUM_FINALISTS]),
+        (_finish(context, candidate) for candidate in feasible[:NUM_FINALISTS]),
         key=lambda pair: _objective(job, pair[1]),
     )
     plan, estimate = finished[0]
     if not estimate.feasible:
-        raise InfeasibleError(*explain_infeasible(context, cost.colocation))
+        raise InfeasibleError(*explain_infeasible(context))
     return SearchResult(
         plan=plan,
         estimate=estimate,
-        counts={
-            "groupings": len(groupings),
-            "assignments_costed": cost.num_costed,
-            "task_options_evaluated": context.counts.evaluations,
-            "moves": spent,
-            **{f"cut_{reason}": number for reason, number in sorted(context.counts.cuts.items())},
-        },
-        stopped_by_time=stopped,
+        counts=search.counts(),
+        stopped_by_time=search.stopped,
         runner_up=finished[1] if len(finished) > 1 else None,
     )
+
+
+class _Search:
+    """The rounds of the search, and what they have spent."""
+
+    def __init__(
+        self, context: SearchContext, rng: random.Random, deadline: float, progress: Callable[[str, float], None] | None
+    ) -> None:
+        self.context = context
+        self.rng = rng
+        self.deadline = deadline
+        self.progress = progress
+        self.best: Candidate | None = None
+        self.num_groupings = 0
+        self.spent = 0
+        self.moves = [0, 0, 0]
+        largest = max(node.num_devices for node in context.topology.nodes)
+        self.block = max(1, largest // 2)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.deadline
+
+    def start(self) -> list[Candidate]:
+        """The best of a few assignments of every grouping; hopeless ones by their bound."""
+        context = self.context
+        loads = task_loads(context)
+        survivors = []
+        for grouping in set_partitions(len(context.job.workflow.tasks)):
+            if len(grouping) > context.topology.num_devices:
+                continue
+            self.num_groupings += 1
+            starts = [aligned_assignment(context, len(grouping), self.rng) for _ in range(ALIGNED_STARTS)]
+            starts += [
+                proportional_assignment(context, grouping, loads, self.rng, spread=spread)
+                for spread in PROPORTIONAL_SPREADS
+            ]
+            candidates = []
+            for start in dict.fromkeys(starts):
+                cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
+                cost = context.steps.cost(grouping, start, cutoff)
+                candidates.append(Candidate(grouping=grouping, assignment=start, cost=cost))
+                self.spent += 1
+            survivors.append(min(candidates, key=_cost_of))
+            self.note(survivors[-1])
+            if self.stopped:
+                break
+        self.report("groupings")
+        return sorted(survivors, key=_cost_of)
+
+    def halve(self, survivors: list[Candidate], budget: int) -> list[Candidate]:
+        """Anneal all, keep the better half, and give those twice the moves."""
+        moves = FIRST_ROUND_MOVES
+        survivors = survivors[:MAX_SURVIVORS]
+        while len(survivors) > NUM_FINALISTS and self.spent < budget and not self.stopped:
+            survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
+            survivors = survivors[: max(NUM_FINALISTS, len(survivors) // 2)]
+            moves *= 2
+            self.report("halving")
+        return survivors[:NUM_FINALISTS]
+
+    def polish(self, survivors: list[Candidate]) -> list[Candidate]:
+        """Anneal the finalists at low temperature with ever smaller blocks."""
+        for size in dict.fromkeys((max(1, self.block // 2), 1)):
+            survivors = self.anneal(survivors, FINE_MOVES, size, 0.03, 0.002)
+        self.report("polish")
+        return survivors
+
+    def anneal(
+        self, survivors: list[Candidate], num_moves: int, block: int, start_temperature: float, end_temperature: float
+    ) -> list[Candidate]:
+        """One round over all survivors, sorted afterwards; a time limit leaves the rest as they are."""
+        improved = []
+        for candidate in survivors:
+            if self.stopped:
+                improved.append(candidate)
+                continue
+            assignment, cost, counters = anneal(
+                self.context.steps,
+                candidate.grouping,
+                candidate.assignment,
+                candidate.cost,
+                self.context.tables.node_kind,
+                seed=self.rng.getrandbits(60),
+                num_moves=num_moves,
+                block=block,
+                start_temperature=start_temperature,
+                end_temperature=end_temperature,
+            )
+            self.spent += num_moves
+            self.moves = [total + more for total, more in zip(self.moves, counters, strict=True)]
+            improved.append(Candidate(grouping=candidate.grouping, assignment=assignment, cost=cost))
+            self.note(improved[-1])
+        return sorted(improved, key=_cost_of)
+
+    def note(self, candidate: Candidate) -> None:
+        """Remember the best."""
+        if self.best is None or candidate.cost < self.best.cost:
+            self.best = candidate
+
+    def report(self, stage: str) -> None:
+        """Tell the caller how far the search is."""
+        if self.progress is not None and self.best is not None:
+            self.progress(stage, self.best.cost)
+
+    def counts(self) -> dict[str, int]:
+        """Work by kind, cuts by reason."""
+        steps, finder = self.context.steps, self.context.finder
+        null, proposed, accepted = self.moves
+        return {
+            "groupings": self.num_groupings,
+            "assignments_costed": steps.num_costed,
+            "groups_combined": steps.num_combined,
+            "options_bounded": finder.num_candidates,
+            "options_costed": finder.num_costed,
+            "moves": self.spent,
+            "moves_null": null,
+            "moves_proposed": proposed,
+            "moves_accepted": accepted,
+            **{f"cut_{reason}": number for reason, number in sorted(finder.cuts.items())},
+        }
+
+
+def _cost_of(candidate: Candidate) -> float:
+    return candidate.cost
 
 
 def _objective(job: Job, estimate: Estimate) -> float:
@@ -156,17 +229,13 @@ def _objective(job: Job, estimate: Estimate) -> float:
     return estimate.step_seconds
 
 
-def _finish(context: SearchContext, cost: AssignmentCost, candidate: Candidate) -> tuple[Plan, Estimate]:
-    choices = [choice for choice in cost.choices(candidate.grouping, candidate.assignment) if choice is not None]
-    plan = place(context, candidate.grouping, candidate.assignment, choices)
+def _finish(context: SearchContext, candidate: Candidate) -> tuple[Plan, Estimate]:
+    plan = place(context, candidate)
     estimate = evaluate(context.job, plan, context.costs)
     rebalanced = rebalance(context, plan)
+    if rebalanced == plan:
+        return plan, estimate
     better = evaluate(context.job, rebalanced, context.costs)
     if better.feasible and better.step_seconds <= estimate.step_seconds:
         return rebalanced, better
     return plan, estimate
-
-
-def _coarse_block(job: Job) -> int:
-    largest = max(node.num_devices for node in job.topology.nodes)
-    return max(1, largest // 2)

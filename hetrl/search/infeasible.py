@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from hetrl.search.context import SearchContext
-from hetrl.search.level3_colocation import Colocation
 from hetrl.units import format_bytes
 from hetrl.workload.memory import train_state_bytes_per_parameter
 
 
-def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[str, list[str]]:
+def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
     """Return the binding limit in one sentence, and lines of reasons and remedies.
 
     Each task is first tried alone on the whole fleet. If one fits nowhere even then, it is the reason; otherwise
@@ -19,7 +18,6 @@ def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[
     job = context.job
     margin = 1.0 - job.optimizer.memory_safety_margin
     usable = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes) * margin
-    everything = tuple(node.num_devices for node in job.topology.nodes)
     each = train_state_bytes_per_parameter(job.precision)
     reasons = []
     stuck = []
@@ -36,8 +34,7 @@ def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[
             least = parameters * each.weights
             line = f"{task.name}: {format_bytes(least)} of weights"
         least_total = max(least_total, least)
-        options = colocation.task_options(task, everything)
-        if not options:
+        if not context.steps.alone(job.workflow.index(task.name), context.all_devices):
             stuck.append(task.name)
             line += "; does not fit even alone on the whole fleet"
         reasons.append(line)
@@ -53,7 +50,9 @@ def explain_infeasible(context: SearchContext, colocation: Colocation) -> tuple[
     if job.precision.lora_rank == 0 and any(task.kind == "train" for task in job.workflow.tasks):
         reasons.append("would help: LoRA (precision.lora_rank), which trains adapters only")
     if job.optimizer.memory_safety_margin > 0.05:
-        reasons.append(f"would help: a smaller optimizer.memory_safety_margin (now {job.optimizer.memory_safety_margin:g})")
+        reasons.append(
+            f"would help: a smaller optimizer.memory_safety_margin (now {job.optimizer.memory_safety_margin:g})"
+        )
     if job.optimizer.executable:
         reasons.append("would help: optimizer.executable: false, which admits plans this version cannot launch yet")
     return message, reasons

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 
-def set_partitions(names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """All set partitions of the tasks, each group and the groups in task order (Bell(6) = 203).
+def set_partitions(num_tasks: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All set partitions of the tasks 0..n-1, each group and the groups in task order (Bell(6) = 203).
 
-    >>> [len(p) for p in set_partitions(["a", "b", "c"])]
+    >>> [len(partition) for partition in set_partitions(3)]
     [1, 2, 2, 2, 3]
     """
-    if not names:
+    if num_tasks == 0:
         yield ()
         return
 
-    def extend(index: int, groups: tuple[tuple[str, ...], ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
-        if index == len(names):
+    def extend(index: int, groups: tuple[tuple[int, ...], ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+        if index == num_tasks:
             yield groups
             return
         for position, group in enumerate(groups):
-            yield from extend(index + 1, (*groups[:position], (*group, names[index]), *groups[position + 1 :]))
-        yield from extend(index + 1, (*groups, (names[index],)))
+            yield from extend(index + 1, (*groups[:position], (*group, index), *groups[position + 1 :]))
+        yield from extend(index + 1, (*groups, (index,)))
 
-    yield from extend(1, ((names[0],),))
+    yield from extend(1, ((0,),))

@@ -8,53 +8,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from hetrl.cost.generation import replica_generation
 from hetrl.cost.residency import plan_memory
 from hetrl.cost.scoring import replica_scoring_seconds
 from hetrl.cost.stages import replica_class
 from hetrl.cost.training import replica_training
-from hetrl.plan.plan import Group, Plan, Replica, Stage, TaskPlan
-from hetrl.search.context import SearchContext
-from hetrl.search.level3_colocation import GroupChoice
-from hetrl.search.level4_assignment import Assignment, Grouping
+from hetrl.plan.plan import Group, Plan, TaskPlan
+from hetrl.search.context import Candidate, SearchContext
+from hetrl.search.level3_colocation import task_plan
 from hetrl.search.shares import exact_shares
 from hetrl.spec.job import Job
 
 
-def place(context: SearchContext, grouping: Grouping, assignment: Assignment, choices: list[GroupChoice]) -> Plan:
-    """Turn group choices on canonical devices into a plan on real, disjoint devices."""
+def place(context: SearchContext, candidate: Candidate) -> Plan:
+    """Turn a feasible candidate into a plan on real, disjoint devices."""
     topology = context.topology
+    names = [task.name for task in context.job.workflow.tasks]
     taken = [0] * len(context.nodes)
-    groups, tasks = [], []
-    for names, counts, choice in zip(grouping, assignment, choices, strict=True):
-        offset = tuple(taken)
+    groups: list[Group] = []
+    tasks: list[TaskPlan] = []
+    for members, key in zip(candidate.grouping, candidate.assignment, strict=True):
+        counts = np.frombuffer(key, dtype=np.int32).tolist()
         devices = tuple(
-            topology.devices_of(node)[offset[node] + index] for node in context.nodes for index in range(counts[node])
+            topology.first_device[node] + taken[node] + index for node in context.nodes for index in range(counts[node])
         )
-        groups.append(Group(tasks=names, devices=devices))
-        tasks.extend(_moved(context, plan, offset) for plan in choice.plans)
+        groups.append(Group(tasks=tuple(names[task] for task in members), devices=devices))
+        choice = context.steps.group(members, key)
+        assert choice is not None  # the candidate is feasible
+        tasks.extend(task_plan(context, option, taken) for option in choice.options)
         taken = [start + count for start, count in zip(taken, counts, strict=True)]
-    order = {task.name: number for number, task in enumerate(context.job.workflow.tasks)}
-    return Plan(groups=tuple(groups), tasks=tuple(sorted(tasks, key=lambda plan: order[plan.task])))
-
-
-def _moved(context: SearchContext, plan: TaskPlan, offset: tuple[int, ...]) -> TaskPlan:
-    def device(canonical: int) -> int:
-        return canonical + offset[context.topology.devices[canonical].node]
-
-    return replace(
-        plan,
-        replicas=tuple(
-            Replica(
-                num_prompts=replica.num_prompts,
-                stages=tuple(
-                    Stage(num_layers=stage.num_layers, devices=tuple(device(each) for each in stage.devices))
-                    for stage in replica.stages
-                ),
-            )
-            for replica in plan.replicas
-        ),
-    )
+    return Plan(groups=tuple(groups), tasks=tuple(sorted(tasks, key=lambda plan: names.index(plan.task))))
 
 
 def rebalance(context: SearchContext, plan: Plan) -> Plan:

@@ -1,0 +1,35 @@
+"""Costs of groups and of whole steps."""
+
+from hetrl_kernels.layouts cimport Devices
+from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.tables cimport Tables
+
+
+cdef class Choice:
+    """The chosen options of a group's tasks, in the group's order."""
+
+    cdef readonly tuple options
+    cdef readonly double seconds
+    cdef Devices devices
+
+
+cdef class Steps:
+    cdef readonly Finder finder
+    cdef Tables t
+    cdef readonly dict groups
+    cdef dict costs, bounds, transfers, areas
+    cdef bint dollars
+    cdef readonly long long num_costed, num_combined
+
+    cdef Devices area(self, bytes key)
+    cpdef group(self, tuple tasks, bytes counts)
+    cpdef tuple alone(self, int task, bytes counts)
+    cpdef double bound(self, tuple grouping, tuple assignment)
+    cpdef double cost(self, tuple grouping, tuple assignment, double cutoff)
+    cdef double exact(self, tuple grouping, tuple assignment)
+    cdef double shortage(self, tuple tasks, bytes counts)
+    cdef bint hosts_fit(self, list choices)
+    cdef double dollars_per_second(self, list choices)
+    cdef double step_seconds(self, list choices)
+    cdef double data_seconds(self, Option source, Option target, bint same_group)
+    cdef double sync_seconds(self, Option source, Option target)

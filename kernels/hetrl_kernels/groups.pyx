@@ -1,0 +1,455 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Levels 3 and 4: how the tasks of a group share its devices, and what a step of all groups costs."""
+
+from libc.math cimport INFINITY, fmax, fmin
+from libc.stdlib cimport calloc, free, malloc
+
+from hetrl_kernels.layouts cimport Devices, Layout
+from hetrl_kernels.memory cimport DROPPED, RESIDENT, SHARED
+from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.schedule cimport MAX_ACTIVITIES, Activities, asynchronous_period, best_schedule
+from hetrl_kernels.tables cimport GENERATE, MAX_TASKS, PHASE_SYNC, SCORE, TRAIN, Tables
+
+cdef enum:
+    MAX_VISITS = 3000
+    SMALL_FLEET = 32  # transfers are memoised in larger ones
+    ALLOW_DROPPED = 7
+
+
+cdef class Choice:
+    """The chosen options of a group's tasks, in the group's order."""
+
+
+cdef class Combiner:
+    """Depth-first search over the options of a group's tasks, training first and generation last."""
+
+    cdef Tables t
+    cdef Finder finder
+    cdef Devices devices
+    cdef int cells, number, visits
+    cdef list tasks, lists
+    cdef int[MAX_TASKS] trainer  # position of the task that trains this role in the group, -1 for none
+    cdef double[MAX_TASKS + 1] ahead
+    cdef double* least  # [number + 1, cells] idle bytes that the tasks from here on hold at least
+    cdef double* idle  # [cells] of what is chosen
+    cdef double* stay
+    cdef double* sync
+    cdef double* host
+    cdef list chosen, best
+    cdef double best_seconds
+
+    def __cinit__(self, Finder finder, tuple tasks, Devices devices):
+        self.t = finder.t
+        self.finder = finder
+        self.devices = devices
+        self.cells = devices.num_cells
+        self.number = len(tasks)
+        kinds = [finder.t.task_kind[task] for task in tasks]
+        self.tasks = [task for _, task in sorted(zip(kinds, tasks))]
+        self.least = <double*>calloc((self.number + 5) * self.cells, sizeof(double))
+        self.idle = self.least + (self.number + 1) * self.cells
+        self.stay = self.idle + self.cells
+        self.sync = self.stay + self.cells
+        self.host = self.sync + self.cells
+
+    def __dealloc__(self):
+        free(self.least)
+
+    cdef list run(self):
+        cdef int i, j, cell, task
+        cdef Option option
+        cdef double smallest
+        self.lists = [self.finder.options(task, self.devices) for task in self.tasks]
+        if not all(self.lists):
+            return None
+        for i in range(self.number - 1, -1, -1):
+            task = self.tasks[i]
+            self.trainer[i] = -1
+            for j in range(i):
+                if self.t.task_kind[<int>self.tasks[j]] == TRAIN and self.t.task_role[<int>self.tasks[j]] == self.t.task_role[task]:
+                    self.trainer[i] = j
+            option = self.lists[i][0]
+            self.ahead[i] = option.seconds
+            if self.t.task_kind[task] == SCORE and self.trainer[i] >= 0:
+                self.ahead[i] = 0.0  # sharing the trainer's weights may be faster than any option of its own
+            self.ahead[i] += self.ahead[i + 1] if i + 1 < self.number else 0.0
+            for cell in range(self.cells):
+                smallest = INFINITY
+                if self.t.task_kind[task] == TRAIN or (self.t.task_kind[task] == SCORE and self.trainer[i] < 0):
+                    for each in self.lists[i]:
+                        option = each
+                        smallest = fmin(smallest, option.idle[cell])
+                else:
+                    smallest = 0.0
+                self.least[i * self.cells + cell] = smallest + self.least[(i + 1) * self.cells + cell]
+        self.ahead[self.number] = 0.0
+        self.chosen = []
+        self.best = None
+        self.best_seconds = INFINITY
+        self.descend(0, 0.0)
+        if self.visits > MAX_VISITS:
+            self.finder.cuts["COMBINATION_OVERFLOW"] = self.finder.cuts.get("COMBINATION_OVERFLOW", 0) + 1
+        return self.best
+
+    cdef void descend(self, int index, double seconds):
+        cdef int task, cell
+        cdef Option option, other, beside
+        self.visits += 1
+        if self.visits > MAX_VISITS or seconds + self.ahead[index] >= self.best_seconds:
+            return
+        if index == self.number:
+            self.best, self.best_seconds = list(self.chosen), seconds
+            return
+        task = self.tasks[index]
+        if self.t.task_kind[task] != GENERATE:
+            if self.trainer[index] >= 0 and self.t.task_kind[task] == SCORE:
+                for option in self.finder.shared_options(task, self.chosen[self.trainer[index]]):
+                    self.attempt(index, seconds, option)
+            for option in self.lists[index]:
+                if seconds + option.seconds + self.ahead[index + 1] >= self.best_seconds:
+                    break
+                self.attempt(index, seconds, option)
+            return
+        for option in self.lists[index]:
+            if seconds + option.seconds >= self.best_seconds or self.visits > MAX_VISITS:
+                break
+            self.gather()
+            for cell in range(self.cells):
+                self.stay[cell] = self.idle[cell]
+                for each in self.chosen:
+                    other = each
+                    self.stay[cell] = fmax(self.stay[cell], self.idle[cell] - other.idle[cell] + fmax(other.active[cell], other.sync[cell]))
+            beside = self.finder.engine(task, option.layout, RESIDENT, self.stay, self.best_seconds - seconds)
+            if beside is not None:
+                self.attempt(index, seconds, beside)
+            if self.chosen and self.finder.allowed[GENERATE, ALLOW_DROPPED]:
+                self.gather()
+                beside = self.finder.engine(task, option.layout, DROPPED, self.idle, self.best_seconds - seconds)
+                if beside is not None:
+                    self.attempt(index, seconds, beside)
+
+    cdef void attempt(self, int index, double seconds, Option option):
+        if seconds + option.seconds + self.ahead[index + 1] >= self.best_seconds:
+            return
+        self.chosen.append(option)
+        if self.fits(index + 1):
+            self.descend(index + 1, seconds + option.seconds)
+        self.chosen.pop()
+
+    cdef void gather(self):
+        """Sums over what is chosen."""
+        cdef int cell
+        cdef Option option
+        for cell in range(3 * self.cells):
+            self.stay[cell] = 0.0
+        for cell in range(self.cells):
+            self.idle[cell] = 0.0
+        for each in self.chosen:
+            option = each
+            for cell in range(self.cells):
+                self.idle[cell] += option.idle[cell]
+                self.sync[cell] += option.sync[cell]
+                self.host[cell] += option.host[cell]
+
+    cdef bint fits(self, int following):
+        """Whether every interval fits, with at least what the following tasks hold while idle."""
+        cdef int cell
+        cdef double limit, least
+        cdef Option option
+        self.gather()
+        for cell in range(self.cells):
+            limit = self.t.node_limit[self.devices.cell_node[cell]]
+            least = self.least[following * self.cells + cell]
+            if self.sync[cell] > limit or self.host[cell] > self.t.node_host_ram[self.devices.cell_node[cell]]:
+                return False
+            for each in self.chosen:
+                option = each
+                if self.idle[cell] + least - option.idle[cell] + option.active[cell] > limit:
+                    return False
+        return True
+
+
+cdef class Steps:
+    """Costs of groups and of whole steps, memoised.
+
+    Parameters
+    ----------
+    finder
+        Options of single tasks.
+    dollars
+        The objective is dollars per step instead of seconds.
+    """
+
+    def __init__(self, Finder finder, bint dollars):
+        self.finder = finder
+        self.t = finder.t
+        self.dollars = dollars
+        self.groups = {}
+        self.costs = {}
+        self.bounds = {}
+        self.transfers = {}
+        self.areas = {}
+
+    cdef Devices area(self, bytes key):
+        found = self.areas.get(key)
+        if found is None:
+            found = self.areas[key] = self.finder.devices(key)
+        return found
+
+    cpdef group(self, tuple tasks, bytes counts):
+        """Best combination for a group of tasks on its devices (int32 counts per node), or None if none fits."""
+        cdef Choice choice = None
+        cdef Combiner combiner
+        key = (tasks, counts)
+        if key in self.groups:
+            return self.groups[key]
+        cdef Devices devices = self.area(counts)
+        if devices.num_devices:
+            self.num_combined += 1
+            combiner = Combiner(self.finder, tasks, devices)
+            best = combiner.run()
+            if best is not None:
+                by_task = {(<Option>option).task: option for option in best}
+                choice = Choice.__new__(Choice)
+                choice.options = tuple([by_task[task] for task in tasks])
+                choice.seconds = combiner.best_seconds
+                choice.devices = devices
+        self.groups[key] = choice
+        if choice is None:
+            self.finder.cuts["GROUP_MEMORY"] = self.finder.cuts.get("GROUP_MEMORY", 0) + 1
+        return choice
+
+    cpdef tuple alone(self, int task, bytes counts):
+        """Options of one task with the devices to itself, fastest first."""
+        cdef Devices devices = self.area(counts)
+        return self.finder.options(task, devices) if devices.num_devices else ()
+
+    cpdef double bound(self, tuple grouping, tuple assignment):
+        """Longest path with every task at its fastest on its group's devices, alone, without transfers."""
+        cdef Activities activities
+        cdef int i, j, number, task
+        cdef Option option
+        cdef bint trainer
+        if self.dollars:
+            return 0.0
+        key = (grouping, assignment)
+        found = self.bounds.get(key)
+        if found is not None:
+            return found
+        activities.number = self.t.num_tasks
+        for number, (tasks, counts) in enumerate(zip(grouping, assignment)):
+            for task in tasks:
+                activities.groups[task] = <unsigned int>1 << number
+                trainer = False
+                for j in tasks:
+                    trainer = trainer or (self.t.task_kind[j] == TRAIN and self.t.task_role[j] == self.t.task_role[task])
+                options = () if self.t.task_kind[task] == SCORE and trainer else self.alone(task, counts)
+                activities.seconds[task] = 0.0
+                if options:
+                    option = options[0]
+                    activities.seconds[task] = option.seconds
+        for i in range(self.t.num_tasks):
+            activities.needs[i] = 0
+            for j in range(i):
+                activities.transfer[i][j] = 0.0
+                if self.t.task_needs[i, j]:
+                    activities.needs[i] |= <unsigned int>1 << j
+        cdef double seconds = (
+            asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
+        )
+        self.bounds[key] = seconds
+        return seconds
+
+    cpdef double cost(self, tuple grouping, tuple assignment, double cutoff):
+        """Objective of an assignment: at least 1e12 if a group does not fit, a lower bound where that reaches ``cutoff``."""
+        key = (grouping, assignment)
+        found = self.costs.get(key)
+        if found is not None:
+            return found
+        cdef double result = self.bound(grouping, assignment)
+        if result >= cutoff:
+            self.finder.cuts["BOUND"] = self.finder.cuts.get("BOUND", 0) + 1
+            return result
+        result = self.exact(grouping, assignment)
+        self.num_costed += 1
+        self.costs[key] = result
+        return result
+
+    cdef double exact(self, tuple grouping, tuple assignment):
+        cdef double lacking = 0.0, seconds
+        cdef list choices = []
+        for tasks, counts in zip(grouping, assignment):
+            choice = self.group(tasks, counts)
+            if choice is None:
+                lacking += self.shortage(tasks, counts)
+            choices.append(choice)
+        if lacking > 0:
+            return 1e12 * lacking
+        if not self.hosts_fit(choices):
+            return 2e12
+        seconds = self.step_seconds(choices)
+        return seconds * self.dollars_per_second(choices) if self.dollars else seconds
+
+    cdef double shortage(self, tuple tasks, bytes counts):
+        """1 plus needed over present memory: grades infeasible groups."""
+        cdef Devices devices = self.area(counts)
+        cdef double needed = 0.0, present = 0.0
+        cdef int node, task, model
+        for task in tasks:
+            model = self.t.task_model[task]
+            needed += self.t.model_parameters[model] * (
+                self.t.weight_bytes + (self.t.gradient_bytes if self.t.task_kind[task] == TRAIN else 0.0)
+            )
+        for node in range(self.t.num_nodes):
+            present += devices.counts[node] * self.t.type_memory[self.t.node_type[node]]
+        return 1.0 + needed / fmax(present, 1e9)
+
+    cdef bint hosts_fit(self, list choices):
+        cdef double* total = <double*>calloc(self.t.num_nodes, sizeof(double))
+        cdef int node
+        cdef bint fits = True
+        cdef Choice choice
+        cdef Option option
+        for each in choices:
+            choice = each
+            for other in choice.options:
+                option = other
+                for node in range(self.t.num_nodes):
+                    if option.used[node]:
+                        total[node] += option.host[choice.devices.cell[node]]
+        for node in range(self.t.num_nodes):
+            fits = fits and total[node] <= self.t.node_host_ram[node]
+        free(total)
+        return fits
+
+    cdef double dollars_per_second(self, list choices):
+        cdef double total = 0.0
+        cdef int node, most
+        cdef Option option
+        for choice in choices:
+            for node in range(self.t.num_nodes):
+                most = 0
+                for each in (<Choice>choice).options:
+                    option = each
+                    most = max(most, option.used[node])
+                if most:
+                    total += most * self.t.node_usd[node]
+        return total / 3600 if total == total else INFINITY
+
+    cdef double step_seconds(self, list choices):
+        cdef Activities activities
+        cdef Tables t = self.t
+        cdef int i, j, number, task
+        cdef Choice choice
+        cdef list by_task = [None] * t.num_tasks
+        cdef list group_of = [0] * t.num_tasks
+        cdef Option option, source
+        for number, each in enumerate(choices):
+            choice = each
+            for other in choice.options:
+                option = other
+                by_task[option.task] = option
+                group_of[option.task] = number
+        activities.number = t.num_tasks
+        for i in range(t.num_tasks):
+            option = by_task[i]
+            activities.seconds[i] = option.seconds
+            activities.groups[i] = <unsigned int>1 << <int>group_of[i]
+            activities.needs[i] = 0
+            for j in range(i):
+                activities.transfer[i][j] = 0.0
+                if t.task_needs[i, j]:
+                    source = by_task[j]
+                    activities.needs[i] |= <unsigned int>1 << j
+                    activities.transfer[i][j] = self.data_seconds(source, option, group_of[i] == group_of[j])
+        for j in range(t.num_tasks):
+            if t.task_kind[j] != TRAIN:
+                continue
+            source = by_task[j]
+            for i in range(t.num_tasks):
+                option = by_task[i]
+                if t.task_kind[i] == TRAIN or t.task_role[i] != t.task_role[j] or option.weights == SHARED:
+                    continue
+                number = activities.number
+                activities.seconds[number] = self.sync_seconds(source, option)
+                activities.groups[number] = activities.groups[i] | activities.groups[j]
+                activities.needs[number] = (<unsigned int>1 << i) | (<unsigned int>1 << j)
+                for task in range(number):
+                    activities.transfer[number][task] = 0.0
+                activities.number += 1
+        if t.staleness > 0:
+            return asynchronous_period(&activities, t.staleness)
+        return best_schedule(&activities)
+
+    cdef double data_seconds(self, Option source, Option target, bint same_group):
+        """Rollouts or scores over the best link between the two tasks' nodes; nothing on the same devices."""
+        cdef Tables t = self.t
+        cdef int a, b
+        cdef bint same = same_group
+        cdef double bandwidth = 0.0, latency = INFINITY
+        for a in range(t.num_nodes):
+            if not same:
+                break
+            same = source.used[a] == target.used[a]
+        if same:
+            return 0.0
+        key = (id(source), id(target))
+        if t.num_nodes > SMALL_FLEET and key in self.transfers:
+            return self.transfers[key]
+        for a in range(t.num_nodes):
+            if not source.used[a]:
+                continue
+            for b in range(t.num_nodes):
+                if target.used[b] and (
+                    t.link_bandwidth[a, b] > bandwidth or (t.link_bandwidth[a, b] == bandwidth and t.link_latency[a, b] < latency)
+                ):
+                    bandwidth, latency = t.link_bandwidth[a, b], t.link_latency[a, b]
+        cdef double seconds = latency + t.transfer_bytes[target.task, source.task] / bandwidth
+        if t.num_nodes > SMALL_FLEET:
+            self.transfers[key] = seconds
+        return seconds
+
+    cdef double sync_seconds(self, Option source, Option target):
+        """Weights from a train task to another task of its role (see the readable evaluator)."""
+        cdef Tables t = self.t
+        cdef Layout layout = target.layout
+        key = (id(source), id(target))
+        if t.num_nodes > SMALL_FLEET and key in self.transfers:
+            return self.transfers[key]
+        cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
+        cdef double* sent = received + t.num_nodes
+        cdef double whole = t.transfer_weights[target.task], each, local = 0.0, slowest = 0.0, worst = 0.0
+        cdef int i, d, slot, first, node, other, nearest, kind, model = t.task_model[target.task]
+        for i in range(layout.num_replicas):
+            first = 0
+            for slot in range(layout.first[i], layout.first[i + 1]):
+                node = layout.node[slot]
+                each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
+                first += layout.layers[slot]
+                for d in range(layout.degree):
+                    received[node] = fmin(whole, received[node] + each)
+                local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
+        for node in range(t.num_nodes):
+            if received[node] == 0 or source.used[node]:
+                continue
+            nearest = -1
+            for other in range(t.num_nodes):
+                if source.used[other] and (
+                    nearest < 0
+                    or t.link_bandwidth[other, node] > t.link_bandwidth[nearest, node]
+                    or (t.link_bandwidth[other, node] == t.link_bandwidth[nearest, node] and sent[other] < sent[nearest])
+                ):
+                    nearest = other
+            sent[nearest] += received[node]
+            slowest = fmax(slowest, t.link_latency[nearest, node] + received[node] / t.link_bandwidth[nearest, node])
+        for node in range(t.num_nodes):
+            if sent[node] > 0:
+                slowest = fmax(slowest, sent[node] / t.node_nic[node])
+        for node in range(t.num_nodes):
+            if target.used[node]:
+                kind = t.node_type[node]
+                worst = fmax(worst, t.calibration[kind, PHASE_SYNC, 0] * (slowest + local) + t.calibration[kind, PHASE_SYNC, 1])
+        free(received)
+        if t.num_nodes > SMALL_FLEET:
+            self.transfers[key] = worst
+        return worst

@@ -1,0 +1,387 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Level 2: the parallel layouts of one task on given devices.
+
+Tensor groups stay inside a node. Sorted by speed they are chained into pipelines, or dealt so that every stage has its
+own speed class; training replicas share one split of layers, engines and scorers may differ per replica.
+"""
+
+from libc.math cimport INFINITY, fmax, floor
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
+
+cdef int[5] DEGREES = [1, 2, 4, 8, 16]
+cdef int[10] PIPELINES = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]
+cdef enum:
+    MAX_SPLITS = 64
+    SINGLE_NODE_CELLS = 32  # in fleets up to this size every node is its own cell
+cdef double[4] SPLIT_BYTES = [0.0, 5.0, 9.0, 18.0]  # bytes per parameter that a stage's memory must hold
+
+
+cdef class Devices:
+    def __cinit__(self, Tables t, const int[::1] counts):
+        cdef int node, other, n = t.num_nodes
+        if counts.shape[0] != n:
+            raise ValueError("one count per node")
+        self.counts = <int*>malloc(n * sizeof(int))
+        self.cell = <int*>malloc(n * sizeof(int))
+        self.cell_node = <int*>malloc(n * sizeof(int))
+        self.num_cells = 0
+        self.num_devices = 0
+        for node in range(n):
+            self.counts[node] = counts[node]
+            self.num_devices += counts[node]
+            self.cell[node] = -1
+            if counts[node] == 0:
+                continue
+            if n > SINGLE_NODE_CELLS:
+                for other in range(self.num_cells):
+                    if t.node_kind[self.cell_node[other]] == t.node_kind[node] and counts[self.cell_node[other]] == counts[node]:
+                        self.cell[node] = other
+                        break
+            if self.cell[node] < 0:
+                self.cell[node] = self.num_cells
+                self.cell_node[self.num_cells] = node
+                self.num_cells += 1
+        self.key = (<char*>self.counts)[: n * sizeof(int)]
+
+    def __dealloc__(self):
+        free(self.counts)
+        free(self.cell)
+        free(self.cell_node)
+
+
+cdef class Layout:
+    def __dealloc__(self):
+        free(self.first)
+        free(self.node)
+        free(self.layers)
+        free(self.class_of)
+        free(self.representative)
+        free(self.class_size)
+
+    cdef Replica replica(self, int index) noexcept nogil:
+        cdef Replica result
+        result.num_stages = self.first[index + 1] - self.first[index]
+        result.node = self.node + self.first[index]
+        result.layers = self.layers + self.first[index]
+        return result
+
+
+cdef bint split_layers(
+    int num_stages, const double* per_layer, const double* fixed, const int* caps, int num_layers, int* split) noexcept nogil:
+    """Give every layer to the stage that is then fastest: the slowest stage is as fast as the caps admit."""
+    cdef int j, best, left = num_layers - num_stages
+    cdef double finished, best_finished
+    if left < 0:
+        return False
+    for j in range(num_stages):
+        split[j] = 1
+    while left > 0:
+        best = -1
+        best_finished = INFINITY
+        for j in range(num_stages):
+            if split[j] < caps[j]:
+                finished = fixed[j] + (split[j] + 1) * per_layer[j]
+                if finished < best_finished:
+                    best, best_finished = j, finished
+        if best < 0:
+            return False
+        split[best] += 1
+        left -= 1
+    return True
+
+
+cdef void stage_terms(
+    Tables t, int task, int degree_index, int degree, int kind, bint last, double state_bytes,
+    double* per_layer, double* fixed, int* cap) noexcept nogil:
+    """Seconds per layer, fixed seconds and memory cap of a stage on a device type; maxima with what is there."""
+    cdef int model = t.task_model[task]
+    cdef int layers = t.model_layers[model]
+    cdef int others = layers - 1 if layers > 1 else 1
+    cdef double each = t.stage_seconds(model, kind, degree_index, 0, 0, others)
+    cdef double weights = t.model_parameters[model] * (state_bytes if state_bytes > 0 else t.weight_bytes) / layers / degree
+    cdef double usable = t.type_memory[kind] * (0.8 if state_bytes > 0 else 1.0)
+    cdef double fits = floor(usable / fmax(weights, 1.0))
+    if layers == 1:
+        each -= t.head_seconds[model, kind, degree_index, 0]
+    per_layer[0] = fmax(per_layer[0], each / others)
+    if last:
+        fixed[0] = fmax(fixed[0], t.head_seconds[model, kind, degree_index, 0])
+    if fits < 1:
+        fits = 1
+    if fits < cap[0]:
+        cap[0] = <int>fits
+
+
+cdef class Splitter:
+    """Layer splits of pipelines by their sequence of device types, each worked out once."""
+
+    cdef Tables t
+    cdef int task, degree_index, degree, num_known
+    cdef double state_bytes
+    cdef int[MAX_SPLITS][MAX_STAGES] kinds
+    cdef int[MAX_SPLITS][MAX_STAGES] splits
+    cdef int[MAX_SPLITS] sizes
+    cdef bint[MAX_SPLITS] valid
+
+    cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil:
+        """Number of the split of these pipelines' worst stages; -1 if there is none."""
+        cdef int[MAX_STAGES] kinds
+        cdef double[MAX_STAGES] per_layer
+        cdef double[MAX_STAGES] fixed
+        cdef int[MAX_STAGES] caps
+        cdef int i, j, number
+        for j in range(num_stages):
+            kinds[j] = self.t.node_type[nodes[pipelines[0] + j]]
+        if num_pipelines == 1:
+            for number in range(self.num_known):
+                if self.sizes[number] == num_stages and memcmp(kinds, self.kinds[number], num_stages * sizeof(int)) == 0:
+                    return number if self.valid[number] else -1
+        for j in range(num_stages):
+            per_layer[j] = fixed[j] = 0.0
+            caps[j] = self.t.model_layers[self.t.task_model[self.task]]
+            for i in range(num_pipelines):
+                stage_terms(
+                    self.t, self.task, self.degree_index, self.degree, self.t.node_type[nodes[pipelines[i] + j]], j == num_stages - 1,
+                    self.state_bytes, &per_layer[j], &fixed[j], &caps[j],
+                )
+        number = self.num_known if self.num_known < MAX_SPLITS else MAX_SPLITS - 1
+        self.num_known = number + 1
+        self.sizes[number] = num_stages if num_pipelines == 1 else -1
+        memcpy(self.kinds[number], kinds, num_stages * sizeof(int))
+        self.valid[number] = split_layers(
+            num_stages, per_layer, fixed, caps, self.t.model_layers[self.t.task_model[self.task]], self.splits[number]
+        )
+        return number if self.valid[number] else -1
+
+
+cdef Layout build(Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes):
+    """A layout with split layers and classes of equal replicas; None if no split fits."""
+    cdef Layout layout = Layout.__new__(Layout)
+    cdef int num_slots = first[num_replicas]
+    cdef int i, j, c, stages, other, number, shared = -1
+    cdef bint train = t.task_kind[splitter.task] == TRAIN, mixed = False, same
+    cdef int* kept
+    layout.degree = splitter.degree
+    layout.degree_index = splitter.degree_index
+    layout.num_replicas = num_replicas
+    layout.num_slots = num_slots
+    layout.devices = devices
+    layout.first = <int*>malloc((num_replicas + 1) * sizeof(int))
+    layout.node = <int*>malloc(num_slots * sizeof(int))
+    layout.layers = <int*>malloc(num_slots * sizeof(int))
+    layout.class_of = <int*>malloc(num_replicas * sizeof(int))
+    layout.representative = <int*>malloc(num_replicas * sizeof(int))
+    layout.class_size = <int*>calloc(num_replicas, sizeof(int))
+    memcpy(layout.first, first, (num_replicas + 1) * sizeof(int))
+    memcpy(layout.node, nodes, num_slots * sizeof(int))
+    for i in range(num_replicas):
+        stages = first[i + 1] - first[i]
+        if stages > layout.max_stages:
+            layout.max_stages = stages
+        if train:
+            for j in range(stages):
+                mixed = mixed or t.node_type[nodes[first[i] + j]] != t.node_type[nodes[j]]
+    if train and mixed:
+        shared = splitter.split(layout.max_stages, nodes, first, num_replicas)
+        if shared < 0:
+            return None
+    for i in range(num_replicas):
+        stages = first[i + 1] - first[i]
+        number = shared if shared >= 0 else splitter.split(stages, nodes, first + i, 1)
+        if number < 0:
+            return None
+        memcpy(layout.layers + first[i], splitter.splits[number], stages * sizeof(int))
+        for c in range(layout.num_classes):
+            other = first[layout.representative[c]]
+            same = first[layout.representative[c] + 1] - other == stages
+            j = 0
+            while same and j < stages:
+                same = (
+                    devices.cell[nodes[other + j]] == devices.cell[nodes[first[i] + j]]
+                    and layout.layers[other + j] == layout.layers[first[i] + j]
+                    and (
+                        j == 0
+                        or t.link_kind[nodes[other + j - 1], nodes[other + j]] == t.link_kind[nodes[first[i] + j - 1], nodes[first[i] + j]]
+                    )
+                )
+                j += 1
+            if same:
+                break
+        else:
+            c = layout.num_classes
+            layout.representative[c] = i
+            layout.num_classes += 1
+        layout.class_of[i] = c
+        layout.class_size[c] += 1
+    return layout
+
+
+cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tensors):
+    """All layouts of a task on a group's devices that the hard rules admit."""
+    cdef list found = []
+    cdef int* order = <int*>malloc(t.num_nodes * sizeof(int))
+    cdef int* groups = <int*>malloc((devices.num_devices + 1) * sizeof(int))
+    cdef int* nodes = <int*>malloc((devices.num_devices + 1) * sizeof(int))
+    cdef int* first = <int*>malloc((devices.num_devices + 2) * sizeof(int))
+    cdef int d, p, start, stop, use, num_nodes, num_groups, model = t.task_model[task]
+    cdef bint train = t.task_kind[task] == TRAIN
+    cdef Splitter splitter
+    num_nodes = ordered_nodes(t, task, devices, order)
+    for d in range(t.num_degrees):
+        if not t.tensor_allowed[model, d] or (d > 0 and not tensors):
+            continue
+        num_groups = tensor_groups(devices, order, num_nodes, DEGREES[d], groups)
+        if num_groups == 0:
+            continue
+        for start, stop in vendor_runs(t, groups, num_groups, train):
+            for use in prefixes(t, groups, start, stop):
+                varied = t.node_type[groups[start]] != t.node_type[groups[start + use - 1]]
+                for state_bytes in SPLIT_BYTES[: 4 if varied and train else 1]:
+                    splitter = Splitter.__new__(Splitter)
+                    splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, d, DEGREES[d]
+                    splitter.state_bytes = state_bytes
+                    for p in range(10):
+                        if PIPELINES[p] > use or PIPELINES[p] > t.model_layers[model] or (p > 0 and not pipelines):
+                            break
+                        if state_bytes > 0 and p == 0:
+                            continue
+                        chain(t, splitter, devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
+        if not train:
+            splitter = Splitter.__new__(Splitter)
+            splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, d, DEGREES[d]
+            per_type(t, splitter, devices, groups, num_groups, nodes, first, found, pipelines)
+    free(order)
+    free(groups)
+    free(nodes)
+    free(first)
+    return found
+
+
+cdef int ordered_nodes(Tables t, int task, Devices devices, int* order):
+    """Usable nodes of the group, fastest device types first."""
+    cdef int node
+    keyed = []
+    for node in range(t.num_nodes):
+        if devices.counts[node] == 0 or not t.type_supported[t.node_type[node]]:
+            continue
+        if t.task_kind[task] == TRAIN and not t.type_can_train[t.node_type[node]]:
+            continue
+        keyed.append((-t.type_flops[t.node_type[node]], -t.type_memory[t.node_type[node]], t.node_type[node], node))
+    keyed.sort()
+    for node, each in enumerate(keyed):
+        order[node] = each[3]
+    return len(keyed)
+
+
+cdef int tensor_groups(Devices devices, const int* order, int num_nodes, int degree, int* groups):
+    cdef int i, each, number = 0
+    for i in range(num_nodes):
+        for each in range(devices.counts[order[i]] // degree):
+            groups[number] = order[i]
+            number += 1
+    return number
+
+
+cdef list vendor_runs(Tables t, int* groups, int num_groups, bint train):
+    """(start, stop) of the groups of each vendor, made consecutive for training; otherwise all of them."""
+    cdef int i, start
+    if not train:
+        return [(0, num_groups)]
+    keyed = []
+    for i in range(num_groups):
+        keyed.append((t.type_vendor[t.node_type[groups[i]]], i, groups[i]))
+    keyed.sort()
+    for i in range(num_groups):
+        groups[i] = keyed[i][2]
+    runs = []
+    start = 0
+    for i in range(1, num_groups + 1):
+        if i == num_groups or t.type_vendor[t.node_type[groups[i]]] != t.type_vendor[t.node_type[groups[start]]]:
+            runs.append((start, i))
+            start = i
+    return runs
+
+
+cdef list prefixes(Tables t, const int* groups, int start, int stop):
+    """Numbers of groups to use: all, and those of the fastest device types only."""
+    cdef int i
+    found = [stop - start]
+    for i in range(start + 1, stop):
+        if t.node_type[groups[i]] != t.node_type[groups[i - 1]]:
+            found.append(i - start)
+    return found
+
+
+cdef bint one_vendor(Tables t, const int* nodes, int num_stages):
+    cdef int j
+    for j in range(1, num_stages):
+        if t.type_vendor[t.node_type[nodes[j]]] != t.type_vendor[t.node_type[nodes[0]]]:
+            return False
+    return True
+
+
+cdef void chain(
+    Tables t, Splitter splitter, Devices devices, const int* groups, int num_groups, int num_stages, int* nodes, int* first,
+    list found, bint train):
+    """Neighbours chained, and one stage per speed class."""
+    cdef int i, j, way, num_replicas = num_groups // num_stages
+    cdef bint differs
+    cdef Layout layout
+    if num_replicas > t.num_prompts:
+        num_replicas = t.num_prompts
+    for way in range(2):
+        differs = way == 0
+        for i in range(num_replicas):
+            first[i] = i * num_stages
+            for j in range(num_stages):
+                nodes[i * num_stages + j] = groups[i * num_stages + j] if way == 0 else groups[j * num_replicas + i]
+                differs = differs or nodes[i * num_stages + j] != groups[i * num_stages + j]
+        first[num_replicas] = num_replicas * num_stages
+        if not differs:
+            continue
+        if t.num_types > 1:
+            differs = True
+            for i in range(num_replicas):
+                differs = differs and one_vendor(t, nodes + first[i], num_stages)
+            if not differs:
+                continue
+        layout = build(t, splitter, devices, num_replicas, first, nodes)
+        if layout is not None:
+            found.append(layout)
+
+
+cdef void per_type(
+    Tables t, Splitter splitter, Devices devices, const int* groups, int num_groups, int* nodes, int* first, list found,
+    bint pipelines):
+    """Engines and scorers: per device type the shortest pipeline whose weights leave half of the memory free."""
+    cdef int i = 0, j, stop, stages, number = 0, slot = 0, model = splitter.t.task_model[splitter.task]
+    cdef double memory
+    cdef Layout layout
+    if num_groups == 0 or t.node_type[groups[0]] == t.node_type[groups[num_groups - 1]]:
+        return
+    while i < num_groups:
+        stop = i
+        while stop < num_groups and t.node_type[groups[stop]] == t.node_type[groups[i]]:
+            stop += 1
+        memory = t.type_memory[t.node_type[groups[i]]] * splitter.degree
+        stages = <int>(2 * t.transfer_weights[splitter.task] / memory)
+        if stages * memory < 2 * t.transfer_weights[splitter.task]:
+            stages += 1
+        stages = min(max(stages, 1), t.model_layers[model], MAX_STAGES)
+        if stages == 1 or pipelines:
+            while i + stages <= stop and number < t.num_prompts:
+                first[number] = slot
+                for j in range(stages):
+                    nodes[slot] = groups[i + j]
+                    slot += 1
+                number += 1
+                i += stages
+        i = stop
+    first[number] = slot
+    if number:
+        layout = build(t, splitter, devices, number, first, nodes)
+        if layout is not None:
+            found.append(layout)

@@ -1,0 +1,62 @@
+"""Options of a task on given devices."""
+
+from hetrl_kernels.layouts cimport Devices, Layout
+from hetrl_kernels.tables cimport Tables
+
+
+cdef struct Candidate:
+    double bound
+    double active  # largest fraction of a device
+    double idle
+    double host
+    int layout
+    int micro_batch  # index
+    int recompute
+    int sharding
+    int residency
+
+
+cdef class Option:
+    """One way to run a task: layout, settings, shares, seconds, and the largest bytes of a device in every cell."""
+
+    cdef readonly Layout layout
+    cdef readonly int task, micro_batch, recompute, sharding, weights, optimizer
+    cdef readonly double seconds
+    cdef int* prompts  # [R]
+    cdef int* used  # [N] devices
+    cdef double* active  # [cells], as the following
+    cdef double* idle
+    cdef double* sync
+    cdef double* host
+
+
+cdef class Finder:
+    cdef readonly Tables t
+    cdef readonly dict cuts
+    cdef readonly long long num_candidates, num_costed
+    cdef int[:, ::1] allowed
+    cdef dict known, shared
+    cdef int max_options, engine_limit
+
+    cdef Devices devices(self, bytes key)
+    cdef cut(self, str reason, long long number=*)
+    cdef list layouts_of(self, int task, Devices devices)
+    cdef double class_seconds(
+        self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts, const double* kv) noexcept
+    cdef double shares(
+        self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0
+    cdef void spread(self, Option option, const int* base, const int* extra) noexcept
+    cdef void add_host(self, Option option, const double* host) noexcept
+    cdef tuple train_options(self, int task, Devices devices)
+    cdef double train_candidates(
+        self, int task, Layout layout, int number_of_layout, Candidate** candidates, int* number, int* room, double fastest) except? -1.0
+    cdef double pipelines_bound(self, int task, Layout layout, int mb, bint recompute, int* m_least) noexcept
+    cdef Option train_option(self, int task, Layout layout, const Candidate* candidate)
+    cdef tuple score_residencies(self, Devices devices)
+    cdef tuple score_options(self, int task, list found, tuple residencies)
+    cdef Option score_option(
+        self, int task, Layout layout, int shape, int weights, list marks, double bound, double* active, double* idle, double* host)
+    cdef tuple engine_options(self, int task, Devices devices)
+    cpdef tuple options(self, int task, Devices devices)
+    cdef tuple shared_options(self, int task, Option trainer)
+    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff)

@@ -1,0 +1,672 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Options of one task on given devices: layouts with micro-batch, recomputation, sharding and residency.
+
+All combinations are checked for memory and given a lower bound of their time; in the order of their bounds those that
+no option found so far beats in time and memory are costed exactly.
+"""
+
+from libc.math cimport INFINITY, ceil, floor, fmax, fmin
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+
+from hetrl_kernels.layouts cimport Devices, Layout, layouts
+from hetrl_kernels.memory cimport (
+    DROPPED, FSDP, HOST, HOST_WHEN_IDLE, NO_SHARDING, ON_DEVICE, ON_HOST, RESIDENT, SHARED, ZERO1, Rank, State, gathered_bytes,
+    generate_rank, kv_bytes, score_rank, train_activations, train_rank, train_state,
+)
+from hetrl_kernels.rings cimport StageRing, optimizer_seconds, stage_rings, update_seconds
+from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, Tables
+from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_fluid, score_replica, train_replica
+
+import numpy as np
+
+cdef enum:  # columns of `allowed`: features that plans may use, per task kind
+    ALLOW_PIPELINE = 0
+    ALLOW_TENSOR = 1
+    ALLOW_ZERO1 = 2
+    ALLOW_FSDP = 3
+    ALLOW_RECOMPUTE = 4
+    ALLOW_OPTIMIZER_HOST = 5
+    ALLOW_WEIGHTS_HOST = 6
+    ALLOW_DROPPED = 7
+
+cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
+cdef int[3] SCORE_SHAPES = [0, 2, 4]
+cdef int[5] WEIGHTS_CHOICES = [RESIDENT, RESIDENT, ON_HOST, RESIDENT, ON_HOST]
+cdef int[5] OPTIMIZER_CHOICES = [ON_DEVICE, HOST_WHEN_IDLE, HOST_WHEN_IDLE, HOST, HOST]
+cdef double SLOW_RATIO = 3.0  # options slower than this times the fastest are cut
+cdef double WORTH_FRACTION = 0.05  # nothing is offloaded or recomputed where less than this fraction of a device is at stake
+
+
+cdef int compare_candidates(const void* a, const void* b) noexcept nogil:
+    cdef const Candidate* x = <const Candidate*>a
+    cdef const Candidate* y = <const Candidate*>b
+    if x.bound != y.bound:
+        return -1 if x.bound < y.bound else 1
+    if x.active != y.active:
+        return -1 if x.active < y.active else 1
+    if x.idle != y.idle:
+        return -1 if x.idle < y.idle else 1
+    if x.layout != y.layout:
+        return -1 if x.layout < y.layout else 1
+    if x.micro_batch != y.micro_batch:
+        return x.micro_batch - y.micro_batch
+    if x.recompute != y.recompute:
+        return x.recompute - y.recompute
+    if x.sharding != y.sharding:
+        return x.sharding - y.sharding
+    return x.residency - y.residency
+
+
+cdef class Option:
+    def __dealloc__(self):
+        free(self.prompts)
+        free(self.used)
+        free(self.active)
+
+    def shares(self):
+        """Prompts of every replica."""
+        return [self.prompts[i] for i in range(self.layout.num_replicas)]
+
+    def stages(self):
+        """Per replica its stages as (node, layers); a stage has as many devices as the tensor degree."""
+        cdef int i, s
+        return [
+            [(self.layout.node[s], self.layout.layers[s]) for s in range(self.layout.first[i], self.layout.first[i + 1])]
+            for i in range(self.layout.num_replicas)
+        ]
+
+    @property
+    def degree(self):
+        """Tensor degree."""
+        return self.layout.degree
+
+
+cdef Option new_option(Tables t, Layout layout, int task, int micro_batch):
+    cdef Option option = Option.__new__(Option)
+    cdef int slot, cells = layout.devices.num_cells
+    option.used = <int*>calloc(t.num_nodes, sizeof(int))
+    for slot in range(layout.num_slots):
+        option.used[layout.node[slot]] += layout.degree
+    option.layout = layout
+    option.task = task
+    option.micro_batch = micro_batch
+    option.prompts = <int*>malloc(layout.num_replicas * sizeof(int))
+    option.active = <double*>calloc(4 * cells, sizeof(double))
+    option.idle = option.active + cells
+    option.sync = option.idle + cells
+    option.host = option.sync + cells
+    return option
+
+
+cdef void add_rank(Option option, int cell, const Rank* rank) noexcept nogil:
+    option.active[cell] = fmax(option.active[cell], rank.active)
+    option.idle[cell] = fmax(option.idle[cell], rank.idle)
+    option.sync[cell] = fmax(option.sync[cell], rank.sync)
+
+
+cdef class Finder:
+    """Finds and keeps the options of every task on every set of devices it is asked for.
+
+    Parameters
+    ----------
+    tables
+        The lowered job.
+    allowed
+        int32 ``[3, 8]``: which features plans may use, by task kind (train, score, generate): pipelines, tensor
+        parallelism, ZeRO-1, FSDP, recomputation, optimizer states on the host, weights on the host, dropped weights.
+    max_options
+        Length at which a front is cut.
+    engine_limit
+        Sequences that an engine runs at once at most.
+    """
+
+    def __init__(self, Tables tables, int[:, ::1] allowed, int max_options, int engine_limit):
+        self.t = tables
+        self.allowed = allowed
+        self.max_options = max_options
+        self.engine_limit = engine_limit
+        self.known = {}
+        self.shared = {}
+        self.cuts = {}
+
+    cdef Devices devices(self, bytes key):
+        return Devices(self.t, np.frombuffer(key, dtype=np.int32))
+
+    cdef cut(self, str reason, long long number=1):
+        if number:
+            self.cuts[reason] = self.cuts.get(reason, 0) + number
+
+    cpdef tuple options(self, int task, Devices devices):
+        """Undominated options with the devices to themselves, fastest first."""
+        key = (task, devices.key)
+        found = self.known.get(key)
+        if found is None:
+            if self.t.task_kind[task] == TRAIN:
+                found = self.train_options(task, devices)
+            elif self.t.task_kind[task] == SCORE:
+                found = self.score_options(task, self.layouts_of(task, devices), self.score_residencies(devices))
+            else:
+                found = self.engine_options(task, devices)
+            self.known[key] = found
+        return found
+
+    cdef list layouts_of(self, int task, Devices devices):
+        cdef int kind = self.t.task_kind[task]
+        return layouts(self.t, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
+
+    # --- shares ------------------------------------------------------------------------------------------------
+
+    cdef double class_seconds(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts, const double* kv) noexcept:
+        cdef Replica replica = layout.replica(layout.representative[c])
+        cdef TrainTime time
+        cdef int kind = self.t.task_kind[task]
+        if kind == TRAIN:
+            time = train_replica(
+                self.t, task, layout.degree_index, layout.degree, shape, micro_batch, recompute, &replica, prompts, False
+            )
+            return time.old_log_probs + self.t.num_updates * time.pipeline
+        if kind == SCORE:
+            return score_replica(self.t, task, layout.degree_index, layout.degree, shape, micro_batch, &replica, prompts)
+        return generate_replica(self.t, task, layout.degree_index, layout.degree, micro_batch, &replica, prompts, kv[c])
+
+    cdef double shares(
+        self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0:
+        """Prompts per class: ``base[c]`` for each replica and one more for ``extra[c]`` of them; returns the slowest's seconds.
+
+        Starts even; then shares follow the measured speeds, and the best round is kept.
+        """
+        cdef int c, other, turn, rest, classes = layout.num_classes, total = self.t.num_prompts
+        cdef double seconds, slowest, best = INFINITY, weight
+        cdef double* speed = <double*>malloc(3 * classes * sizeof(double))
+        cdef double* exact = speed + classes
+        cdef double* left = exact + classes
+        cdef int* now = <int*>malloc(2 * classes * sizeof(int))
+        cdef int* more = now + classes
+        for c in range(classes):
+            speed[c] = 1.0
+        for turn in range(1 if classes == 1 else 4):
+            weight = 0.0
+            for c in range(classes):
+                weight += layout.class_size[c] * speed[c]
+            rest = total
+            for c in range(classes):
+                exact[c] = total * speed[c] / weight
+                now[c] = <int>floor(exact[c])
+                left[c] = exact[c] - now[c]
+                rest -= now[c] * layout.class_size[c]
+                more[c] = 0
+            while rest > 0:
+                other = 0
+                for c in range(1, classes):
+                    if left[c] > left[other]:
+                        other = c
+                more[other] = min(rest, layout.class_size[other])
+                rest -= more[other]
+                left[other] = -1.0
+            slowest = 0.0
+            for c in range(classes):
+                seconds = self.class_seconds(task, layout, c, shape, micro_batch, recompute, max(1, now[c] + (more[c] > 0)), kv)
+                speed[c] = max(1, now[c] + (more[c] > 0)) / seconds if seconds < INFINITY else 0.0
+                if now[c] + (more[c] > 0) > 0:
+                    slowest = fmax(slowest, seconds)
+            if slowest < best:
+                best = slowest
+                for c in range(classes):
+                    base[c], extra[c] = now[c], more[c]
+            weight = 0.0
+            for c in range(classes):
+                weight += speed[c]
+            if not weight > 0:
+                break
+        free(speed)
+        free(now)
+        return best
+
+    cdef void spread(self, Option option, const int* base, const int* extra) noexcept:
+        """Write the shares of all replicas, the remainder to the first of each class."""
+        cdef Layout layout = option.layout
+        cdef int i, c
+        cdef int* given = <int*>calloc(layout.num_classes, sizeof(int))
+        for i in range(layout.num_replicas):
+            c = layout.class_of[i]
+            option.prompts[i] = base[c] + (given[c] < extra[c])
+            given[c] += 1
+        free(given)
+
+    cdef void add_host(self, Option option, const double* host) noexcept:
+        """Host bytes of the fullest node of every cell, from those of one rank in every slot."""
+        cdef Layout layout = option.layout
+        cdef double* total = <double*>calloc(self.t.num_nodes, sizeof(double))
+        cdef int s, node
+        for s in range(layout.num_slots):
+            total[layout.node[s]] += layout.degree * host[s]
+        for s in range(layout.num_slots):
+            node = layout.node[s]
+            option.host[layout.devices.cell[node]] = fmax(option.host[layout.devices.cell[node]], total[node])
+        free(total)
+
+    # --- training ----------------------------------------------------------------------------------------------
+
+    cdef tuple train_options(self, int task, Devices devices):
+        cdef Tables t = self.t
+        cdef list found = self.layouts_of(task, devices)
+        cdef Candidate* candidates = NULL
+        cdef int number = 0, room = 0, l
+        cdef double fastest = INFINITY
+        for l in range(len(found)):
+            fastest = self.train_candidates(task, found[l], l, &candidates, &number, &room, fastest)
+        qsort(candidates, number, sizeof(Candidate), compare_candidates)
+        self.num_candidates += number
+        cdef list front = [], marks = []
+        cdef Option option
+        cdef double leanest_active = INFINITY, leanest_idle = INFINITY
+        cdef int i, dominated, overflow = 0
+        for i in range(number):
+            if candidates[i].bound > SLOW_RATIO * fastest:
+                self.cut("SLOW_LAYOUT", number - i)
+                break
+            if len(front) >= self.max_options and candidates[i].active >= leanest_active and candidates[i].idle >= leanest_idle:
+                overflow += 1
+                continue
+            dominated = 0
+            for mark in marks:
+                if (
+                    mark[0] <= candidates[i].bound and mark[1] <= candidates[i].active and mark[2] <= candidates[i].idle
+                    and mark[3] <= candidates[i].host
+                ):
+                    dominated = 1
+                    break
+            if dominated:
+                continue
+            option = self.train_option(task, found[candidates[i].layout], &candidates[i])
+            for mark in marks:
+                if (
+                    mark[0] <= option.seconds and mark[1] <= candidates[i].active and mark[2] <= candidates[i].idle
+                    and mark[3] <= candidates[i].host
+                ):
+                    dominated = 1
+                    break
+            if dominated:
+                continue
+            fastest = fmin(fastest, option.seconds)
+            marks.append((option.seconds, candidates[i].active, candidates[i].idle, candidates[i].host))
+            front.append(option)
+            leanest_active = fmin(leanest_active, candidates[i].active)
+            leanest_idle = fmin(leanest_idle, candidates[i].idle)
+        free(candidates)
+        self.cut("FRONT_OVERFLOW", overflow)
+        front.sort(key=_seconds_of)
+        return tuple(front)
+
+    cdef double train_candidates(
+        self, int task, Layout layout, int number_of_layout, Candidate** candidates, int* number, int* room, double fastest) except? -1.0:
+        """Append the variants of a layout that fit, with lower bounds of their time; returns the lowest bound so far."""
+        cdef Tables t = self.t
+        cdef int model = t.task_model[task], stages = layout.max_stages, replicas = layout.num_replicas
+        cdef int mb, recompute, sharding, residency, j, first, fits, num_shardings = 2 if replicas > 1 else 1
+        cdef int choices = 2 if self.allowed[TRAIN, ALLOW_RECOMPUTE] else 1
+        cdef double sequences = <double>t.num_prompts * t.task_sequences[task]
+        cdef double[MAX_STAGES] limit
+        cdef double[MAX_STAGES] activations
+        cdef State[3][MAX_STAGES] states
+        cdef double[MAX_STAGES] gathered
+        cdef StageRing[MAX_STAGES] rings
+        cdef double bound, pipelines, active, idle, host, moved, fraction, update
+        cdef bint spans = layout.num_slots * layout.degree > 1
+        cdef bint on_cpu
+        cdef int kind
+        cdef Rank rank
+        cdef int* layers = layout.layers
+        cdef int slot, m_least
+        cdef long long cut_memory = 0, cut_slow = 0
+        for j in range(stages):
+            limit[j] = INFINITY
+        for slot in range(layout.num_slots):
+            j = slot % stages
+            limit[j] = fmin(limit[j], t.node_limit[layout.node[slot]])
+        kind = t.node_type[layout.node[0]]
+        on_cpu = t.type_is_cpu[kind]
+        first = 0
+        for j in range(stages):
+            for sharding in range(3):
+                states[sharding][j] = train_state(t, model, layout.degree, first, layers[j], replicas, sharding)
+            gathered[j] = gathered_bytes(t, model, layout.degree, first, layers[j])
+            first += layers[j]
+        # cheapest test first: not even the smallest state fits
+        for j in range(stages):
+            if states[FSDP][j].weights + states[FSDP][j].gradients > limit[j]:
+                self.cut("DEVICE_MEMORY")
+                return fastest
+        stage_rings(t, layout, rings)
+        for mb in range(5):
+            if mb > 0 and TRAIN_MICRO_BATCHES[mb] * replicas * t.num_mini_batches > sequences:
+                break
+            fits = 0
+            for recompute in range(choices):
+                fraction = 0.0
+                first = 0
+                for j in range(stages):
+                    activations[j] = train_activations(
+                        t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, TRAIN_MICRO_BATCHES[mb], recompute
+                    )
+                    first += layers[j]
+                if recompute:
+                    # worthless where the activations are small anyway
+                    first = 0
+                    for j in range(stages):
+                        fraction = fmax(
+                            fraction,
+                            train_activations(
+                                t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, TRAIN_MICRO_BATCHES[mb], False
+                            )
+                            / limit[j],
+                        )
+                        first += layers[j]
+                    if fraction < WORTH_FRACTION:
+                        continue
+                pipelines = -1.0
+                for sharding in range(3):
+                    if (sharding == NO_SHARDING) != (num_shardings == 1 or not self.allowed[TRAIN, ALLOW_ZERO1]):
+                        continue
+                    if sharding == FSDP and not self.allowed[TRAIN, ALLOW_FSDP]:
+                        continue
+                    for residency in range(1 if on_cpu else 5):
+                        if OPTIMIZER_CHOICES[residency] != ON_DEVICE and not self.allowed[TRAIN, ALLOW_OPTIMIZER_HOST]:
+                            continue
+                        if WEIGHTS_CHOICES[residency] == ON_HOST and not self.allowed[TRAIN, ALLOW_WEIGHTS_HOST]:
+                            continue
+                        active = idle = moved = host = 0.0
+                        for j in range(stages):
+                            rank = train_rank(
+                                t, t.node_type[layout.node[j]], &states[sharding][j], activations[j],
+                                gathered[j] if sharding == FSDP else 0.0, WEIGHTS_CHOICES[residency], OPTIMIZER_CHOICES[residency], spans,
+                            )
+                            active = fmax(active, rank.active / limit[j])
+                            idle = fmax(idle, rank.idle / limit[j])
+                            host = fmax(host, rank.host * rings[j].most_ranks)
+                            moved = fmax(moved, rank.moved / rings[j].slowest_host_link)
+                        if active > 1.0:
+                            cut_memory += 1
+                            continue
+                        fits = 1
+                        if pipelines < 0:
+                            pipelines = self.pipelines_bound(task, layout, mb, recompute, &m_least)
+                        if pipelines > SLOW_RATIO * fastest:
+                            cut_slow += 1
+                            break
+                        update = update_seconds(t, rings, stages, replicas, sharding, states[sharding], m_least)
+                        update += optimizer_seconds(t, layout, states[sharding], OPTIMIZER_CHOICES[residency] == HOST)
+                        bound = pipelines + t.num_updates * update + moved
+                        fastest = fmin(fastest, bound)
+                        if number[0] == room[0]:
+                            room[0] = max(256, 2 * room[0])
+                            candidates[0] = <Candidate*>realloc(candidates[0], room[0] * sizeof(Candidate))
+                        candidates[0][number[0]].bound = bound
+                        candidates[0][number[0]].active = active
+                        candidates[0][number[0]].idle = idle
+                        candidates[0][number[0]].host = host
+                        candidates[0][number[0]].layout = number_of_layout
+                        candidates[0][number[0]].micro_batch = mb
+                        candidates[0][number[0]].recompute = recompute
+                        candidates[0][number[0]].sharding = sharding
+                        candidates[0][number[0]].residency = residency
+                        number[0] += 1
+                        if idle < WORTH_FRACTION:
+                            break  # nothing worth moving to the host
+            if not fits:
+                break  # a larger micro-batch needs more
+        self.cut("DEVICE_MEMORY", cut_memory)
+        self.cut("SLOW_LAYOUT", cut_slow)
+        return fastest
+
+    cdef double pipelines_bound(self, int task, Layout layout, int mb, bint recompute, int* m_least) noexcept:
+        """Lower bound of all updates' pipelines and the old log-probabilities, whatever the shares."""
+        cdef Tables t = self.t
+        cdef double rate = 0.0, bound, average = (<double>t.num_prompts) / layout.num_replicas
+        cdef Replica replica
+        cdef TrainTime time
+        cdef int c
+        for c in range(layout.num_classes):
+            replica = layout.replica(layout.representative[c])
+            time = train_replica(
+                t, task, layout.degree_index, layout.degree, mb, TRAIN_MICRO_BATCHES[mb], recompute, &replica, average, True
+            )
+            rate += layout.class_size[c] / time.fluid
+        m_least[0] = time.num_micro_batches
+        bound = t.num_prompts / rate
+        if layout.num_classes == 1:
+            bound = fmax(bound, time.old_log_probs + t.num_updates * time.pipeline)
+        return bound
+
+    cdef Option train_option(self, int task, Layout layout, const Candidate* candidate):
+        """Cost a candidate exactly."""
+        cdef Tables t = self.t
+        cdef Option option = new_option(t, layout, task, TRAIN_MICRO_BATCHES[candidate.micro_batch])
+        cdef int* base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        cdef int* extra = base + layout.num_classes
+        cdef double* host = <double*>malloc(layout.num_slots * sizeof(double))
+        cdef int stages = layout.max_stages, model = t.task_model[task]
+        cdef int c, j, slot, first, node, more, m_most = 0, replicas = layout.num_replicas
+        cdef double slowest = 0.0, first_update = 0.0, moved = 0.0, optimizer, update
+        cdef State[MAX_STAGES] states
+        cdef StageRing[MAX_STAGES] rings
+        cdef Replica replica
+        cdef TrainTime time
+        cdef Rank rank
+        cdef bint spans = layout.num_slots * layout.degree > 1
+        option.recompute = candidate.recompute
+        option.sharding = candidate.sharding
+        option.weights = WEIGHTS_CHOICES[candidate.residency]
+        option.optimizer = OPTIMIZER_CHOICES[candidate.residency]
+        self.num_costed += 1
+        self.shares(task, layout, candidate.micro_batch, option.micro_batch, option.recompute, NULL, base, extra)
+        for c in range(layout.num_classes):
+            replica = layout.replica(layout.representative[c])
+            for more in range(2):
+                if (more and extra[c] == 0) or (not more and extra[c] == layout.class_size[c]):
+                    continue
+                time = train_replica(
+                    t, task, layout.degree_index, layout.degree, candidate.micro_batch, option.micro_batch, option.recompute, &replica,
+                    base[c] + more, False,
+                )
+                slowest = fmax(slowest, time.pipeline)
+                first_update = fmax(first_update, time.old_log_probs + time.pipeline)
+                m_most = max(m_most, time.num_micro_batches)
+        first = 0
+        for j in range(stages):
+            states[j] = train_state(t, model, layout.degree, first, layout.layers[j], replicas, option.sharding)
+            first += layout.layers[j]
+        stage_rings(t, layout, rings)
+        optimizer = optimizer_seconds(t, layout, states, option.optimizer == HOST)
+        update = update_seconds(t, rings, stages, replicas, option.sharding, states, m_most)
+        first = 0
+        for j in range(stages):
+            for slot in range(j, layout.num_slots, stages):
+                node = layout.node[slot]
+                rank = train_rank(
+                    t, t.node_type[node], &states[j],
+                    train_activations(
+                        t, task, layout.degree_index, first, layout.layers[j], stages - j, t.num_prompts, option.micro_batch,
+                        option.recompute,
+                    ),
+                    gathered_bytes(t, model, layout.degree, first, layout.layers[j]) if option.sharding == FSDP else 0.0,
+                    option.weights, option.optimizer, spans,
+                )
+                add_rank(option, layout.devices.cell[node], &rank)
+                host[slot] = rank.host
+                moved = fmax(moved, rank.moved / t.node_host_link[node])
+            first += layout.layers[j]
+        self.add_host(option, host)
+        self.spread(option, base, extra)
+        option.seconds = (
+            first_update + (t.num_updates - 1) * slowest + t.num_updates * optimizer + t.num_updates * update + moved
+        )
+        free(base)
+        free(host)
+        return option
+
+    # --- scoring -----------------------------------------------------------------------------------------------
+
+    cdef tuple score_residencies(self, Devices devices):
+        if self.allowed[SCORE, ALLOW_WEIGHTS_HOST] and not self.t.type_is_cpu[self.t.node_type[devices.cell_node[0]]]:
+            return (RESIDENT, ON_HOST)
+        return (RESIDENT,)
+
+    cdef tuple shared_options(self, int task, Option trainer):
+        """Scoring with the weights of the role's train task: the same stages on the same devices."""
+        if trainer.sharding == FSDP or trainer.weights != RESIDENT:
+            return ()
+        key = (task, id(trainer.layout))
+        if key not in self.shared:
+            self.shared[key] = (self.score_options(task, [trainer.layout], (SHARED,)), trainer.layout)
+        return self.shared[key][0]
+
+    cdef tuple score_options(self, int task, list found, tuple residencies):
+        cdef Layout layout
+        cdef list bounds = []
+        cdef int s, l, c
+        cdef double rate
+        cdef Replica replica
+        for l in range(len(found)):
+            layout = found[l]
+            for s in range(3):
+                rate = 0.0
+                for c in range(layout.num_classes):
+                    replica = layout.replica(layout.representative[c])
+                    rate += layout.class_size[c] / score_fluid(
+                        self.t, task, layout.degree_index, layout.degree, SCORE_SHAPES[s], TRAIN_MICRO_BATCHES[SCORE_SHAPES[s]], &replica
+                    )
+                bounds.append((self.t.num_prompts / rate, l, s))
+        bounds.sort()
+        self.num_candidates += len(bounds) * len(residencies)
+        cdef list front = [], marks = []
+        cdef double fastest = INFINITY, active, idle, host
+        cdef Option option
+        cdef int weights
+        for bound, l, s in bounds:
+            if bound > SLOW_RATIO * fastest or len(front) >= 2 * self.max_options:
+                self.cut("SLOW_LAYOUT" if bound > SLOW_RATIO * fastest else "FRONT_OVERFLOW")
+                continue
+            for weights in residencies:
+                option = self.score_option(task, found[l], SCORE_SHAPES[s], weights, marks, bound, &active, &idle, &host)
+                if option is None:
+                    continue
+                if any([mark[0] <= option.seconds and mark[1] <= active and mark[2] <= idle and mark[3] <= host for mark in marks]):
+                    continue
+                marks.append((option.seconds, active, idle, host))
+                front.append(option)
+                fastest = fmin(fastest, option.seconds)
+        front.sort(key=_seconds_of)
+        return tuple(front[: self.max_options])
+
+    cdef Option score_option(
+        self, int task, Layout layout, int shape, int weights, list marks, double bound, double* active, double* idle, double* host):
+        """Memory first; costed only if it fits and nothing found so far beats it."""
+        cdef Tables t = self.t
+        cdef int micro_batch = TRAIN_MICRO_BATCHES[shape]
+        cdef Option option = new_option(t, layout, task, micro_batch)
+        cdef double* hosts = <double*>malloc(layout.num_slots * sizeof(double))
+        cdef double moved = 0.0
+        cdef int i, slot, first, node, cell
+        cdef bint spans = layout.num_slots * layout.degree > 1
+        cdef Rank rank
+        option.weights = weights
+        active[0] = idle[0] = host[0] = 0.0
+        for i in range(layout.num_replicas):
+            first = 0
+            for slot in range(layout.first[i], layout.first[i + 1]):
+                node = layout.node[slot]
+                rank = score_rank(
+                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], micro_batch, weights, spans
+                )
+                first += layout.layers[slot]
+                add_rank(option, layout.devices.cell[node], &rank)
+                hosts[slot] = rank.host
+                active[0] = fmax(active[0], rank.active / t.node_limit[node])
+                idle[0] = fmax(idle[0], rank.idle / t.node_limit[node])
+                moved = fmax(moved, rank.moved / t.node_host_link[node])
+        self.add_host(option, hosts)
+        free(hosts)
+        for cell in range(layout.devices.num_cells):
+            host[0] = fmax(host[0], option.host[cell])
+        if active[0] > 1.0:
+            self.cut("DEVICE_MEMORY")
+            return None
+        for mark in marks:
+            if mark[0] <= bound + moved and mark[1] <= active[0] and mark[2] <= idle[0] and mark[3] <= host[0]:
+                return None
+        self.num_costed += 1
+        cdef int* base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        option.seconds = self.shares(task, layout, shape, micro_batch, False, NULL, base, base + layout.num_classes) + moved
+        self.spread(option, base, base + layout.num_classes)
+        free(base)
+        return option
+
+    # --- engines -----------------------------------------------------------------------------------------------
+
+    cdef tuple engine_options(self, int task, Devices devices):
+        """Engines with all memory to themselves, fastest first: lower bounds of their time with neighbours."""
+        cdef double* nothing = <double*>calloc(devices.num_cells, sizeof(double))
+        cdef Option option
+        cdef list found = []
+        for layout in self.layouts_of(task, devices):
+            self.num_candidates += 1
+            option = self.engine(task, layout, RESIDENT, nothing, INFINITY)
+            if option is not None:
+                found.append(option)
+        free(nothing)
+        found.sort(key=_seconds_of)
+        self.cut("FRONT_OVERFLOW", max(0, len(found) - self.max_options))
+        return tuple(found[: self.max_options])
+
+    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff):
+        """An engine with its KV pools in the room beside ``taken`` bytes per cell; None if there is too little."""
+        cdef Tables t = self.t
+        cdef int i, c, slot, first, node, cell, model = t.task_model[task]
+        cdef bint spans = layout.num_slots * layout.degree > 1, fits = True
+        cdef double useful = fmax(self.engine_limit * t.task_in_flight[task], t.max_sequence)
+        cdef double held, room
+        cdef Rank rank
+        cdef double* kv = <double*>malloc(layout.num_classes * sizeof(double))
+        cdef double* hosts = <double*>malloc(layout.num_slots * sizeof(double))
+        cdef int* base
+        cdef Option option = new_option(t, layout, task, self.engine_limit)
+        option.weights = weights
+        for c in range(layout.num_classes):
+            kv[c] = useful
+        for i in range(layout.num_replicas):
+            c = layout.class_of[i]
+            first = 0
+            for slot in range(layout.first[i], layout.first[i + 1]):
+                node = layout.node[slot]
+                cell = layout.devices.cell[node]
+                rank = generate_rank(
+                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
+                )
+                room = t.node_limit[node] - taken[cell] - rank.active
+                held = kv_bytes(t, model, layout.degree_index, first, layout.layers[slot])
+                if held > 0:
+                    kv[c] = fmin(kv[c], floor(fmax(0.0, room / held)))
+                first += layout.layers[slot]
+                add_rank(option, cell, &rank)
+                hosts[slot] = rank.host
+        for c in range(layout.num_classes):
+            fits = fits and kv[c] >= t.max_sequence
+        if not fits:
+            self.cut("KV_ROOM")
+            free(kv)
+            free(hosts)
+            return None
+        self.num_costed += 1
+        base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        option.seconds = self.shares(task, layout, 0, self.engine_limit, False, kv, base, base + layout.num_classes)
+        self.spread(option, base, base + layout.num_classes)
+        self.add_host(option, hosts)
+        free(kv)
+        free(hosts)
+        free(base)
+        return option if option.seconds < cutoff else None
+
+
+def _seconds_of(Option option):
+    return option.seconds

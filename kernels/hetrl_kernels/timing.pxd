@@ -1,0 +1,27 @@
+"""Seconds of one replica of a task, and of the parts that all replicas of a training task share."""
+
+from hetrl_kernels.tables cimport Tables
+
+
+cdef struct Replica:
+    int num_stages
+    const int* node  # [num_stages]
+    const int* layers  # [num_stages]
+
+
+cdef struct TrainTime:
+    double pipeline
+    double old_log_probs
+    int num_micro_batches
+    double fluid  # a lower bound of all of a step's work per prompt, free of pipeline fill
+
+
+cdef TrainTime train_replica(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
+    double prompts, bint bound) noexcept nogil
+cdef double score_replica(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica, double prompts) noexcept nogil
+cdef double score_fluid(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica) noexcept nogil
+cdef double generate_replica(
+    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts, double kv_tokens) noexcept nogil

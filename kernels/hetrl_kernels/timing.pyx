@@ -1,0 +1,230 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Seconds of one replica of a task: training pipelines, scoring, generation.
+
+Compositions of the lowered unit costs, term by term as in the readable evaluator. Infeasible is infinite.
+"""
+
+from libc.math cimport INFINITY, ceil, floor, fmax, fmin, pow
+
+from hetrl_kernels.tables cimport (
+    MAX_STAGES, NUM_TAIL, PHASE_GENERATE, PHASE_PREFILL, PHASE_SCORE, PHASE_TRAIN, Tables, all_reduce, forward_only,
+    one_f_one_b, one_f_one_b_bound,
+)
+
+
+cdef inline double calibrated(Tables t, int kind, int phase, double composed, double iterations, double sequences) noexcept nogil:
+    return (
+        t.calibration[kind, phase, 0] * composed + t.calibration[kind, phase, 1] * iterations + t.calibration[kind, phase, 2] * sequences
+    )
+
+
+cdef inline double send_seconds(Tables t, double num_bytes, int source, int target) noexcept nogil:
+    return t.link_latency[source, target] + num_bytes / t.link_bandwidth[source, target]
+
+
+cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int layers) noexcept nogil:
+    """Tensor-parallel all-reduces of one pass: two per layer."""
+    if degree <= 1:
+        return 0.0
+    return 2 * layers * all_reduce(hidden, degree, t.link_latency[node, node], t.link_bandwidth[node, node])
+
+
+cdef TrainTime train_replica(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
+    double prompts, bint bound) noexcept nogil:
+    """One replica's mini-batch pipeline and old log-probabilities; with ``bound`` the pipeline's lower bound."""
+    cdef TrainTime result
+    cdef int model = t.task_model[task]
+    cdef double tokens = t.prompt_tokens + t.mean_response
+    cdef double sequences = prompts * t.task_sequences[task]
+    cdef double per_update = sequences / t.num_mini_batches
+    cdef double hidden = micro_batch * tokens * (t.model_hidden_bytes[model])
+    cdef double forward[MAX_STAGES]
+    cdef double backward[MAX_STAGES]
+    cdef double scoring[MAX_STAGES]
+    cdef double sends[MAX_STAGES]
+    cdef double fill, seconds, reduces, per_sequence, ahead, behind, slowest = 0.0, slowest_score = 0.0, scored
+    cdef int j, kind, node, m, first = 0, passes_back = 3 if recompute else 2
+    result.pipeline = 0.0
+    result.old_log_probs = 0.0
+    result.num_micro_batches = 0
+    result.fluid = 0.0
+    if sequences == 0:
+        return result
+    m = <int>ceil(per_update / micro_batch)
+    fill = per_update / (m * micro_batch)
+    for j in range(replica.num_stages):
+        node = replica.node[j]
+        kind = t.node_type[node]
+        seconds = t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j])
+        reduces = stage_all_reduces(t, hidden, degree, node, replica.layers[j])
+        first += replica.layers[j]
+        per_sequence = t.calibration[kind, PHASE_TRAIN, 2] * micro_batch
+        ahead = t.calibration[kind, PHASE_TRAIN, 0] * seconds + t.calibration[kind, PHASE_TRAIN, 1] / 3 + per_sequence / 3
+        behind = t.calibration[kind, PHASE_TRAIN, 0] * seconds * passes_back + (t.calibration[kind, PHASE_TRAIN, 1] + per_sequence) * 2 / 3
+        forward[j] = fill * (ahead + reduces)
+        backward[j] = fill * (behind + reduces * (2 if recompute else 1))
+        scored = calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch) + reduces
+        scoring[j] = fill * scored
+        slowest = fmax(slowest, ahead + reduces + behind + reduces * (2 if recompute else 1))
+        slowest_score = fmax(slowest_score, scored)
+        if j + 1 < replica.num_stages:
+            sends[j] = fill * send_seconds(t, hidden, node, replica.node[j + 1])
+    if bound:
+        result.pipeline = one_f_one_b_bound(replica.num_stages, forward, backward, sends, m)
+    else:
+        result.pipeline = one_f_one_b(replica.num_stages, forward, backward, sends, m)
+    result.num_micro_batches = m
+    # m * fill * micro_batch is the number of sequences, whatever the number of prompts
+    result.fluid = t.num_updates * slowest / micro_batch * t.task_sequences[task] / t.num_mini_batches
+    if t.task_role_is_actor[task]:
+        result.old_log_probs = forward_only(replica.num_stages, scoring, sends, m * t.num_mini_batches)
+        result.fluid += slowest_score / micro_batch * t.task_sequences[task]
+    return result
+
+
+cdef double score_replica(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica, double prompts) noexcept nogil:
+    cdef int model = t.task_model[task]
+    cdef double tokens = t.prompt_tokens + t.mean_response
+    cdef double sequences = prompts * t.task_sequences[task]
+    cdef double hidden = micro_batch * tokens * t.model_hidden_bytes[model]
+    cdef double forward[MAX_STAGES]
+    cdef double sends[MAX_STAGES]
+    cdef double fill, seconds
+    cdef int j, kind, node, m, first = 0
+    if sequences == 0:
+        return 0.0
+    m = <int>ceil(sequences / micro_batch)
+    fill = sequences / (m * micro_batch)
+    for j in range(replica.num_stages):
+        node = replica.node[j]
+        kind = t.node_type[node]
+        seconds = t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j])
+        forward[j] = fill * (
+            calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch)
+            + stage_all_reduces(t, hidden, degree, node, replica.layers[j])
+        )
+        first += replica.layers[j]
+        if j + 1 < replica.num_stages:
+            sends[j] = fill * send_seconds(t, hidden, node, replica.node[j + 1])
+    return forward_only(replica.num_stages, forward, sends, m)
+
+
+cdef double score_fluid(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica) noexcept nogil:
+    """Lower bound of scoring seconds per prompt."""
+    cdef int model = t.task_model[task]
+    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
+    cdef double slowest = 0.0
+    cdef int j, kind, first = 0
+    for j in range(replica.num_stages):
+        kind = t.node_type[replica.node[j]]
+        slowest = fmax(
+            slowest,
+            calibrated(
+                t, kind, PHASE_SCORE, t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j]), 1, micro_batch
+            )
+            + stage_all_reduces(t, hidden, degree, replica.node[j], replica.layers[j]),
+        )
+        first += replica.layers[j]
+    return slowest / micro_batch * t.task_sequences[task]
+
+
+cdef double prefill_seconds(Tables t, int task, int degree_index, int degree, const Replica* replica, int prompts) noexcept nogil:
+    cdef int model = t.task_model[task]
+    cdef int per_chunk = t.prefill_chunk if t.prefill_chunk < prompts else prompts
+    cdef int m = (prompts + per_chunk - 1) // per_chunk
+    cdef double fill = (<double>prompts) / (m * per_chunk)
+    cdef double hidden = per_chunk * t.prompt_tokens * t.model_hidden_bytes[model]
+    cdef double forward[MAX_STAGES]
+    cdef double sends[MAX_STAGES]
+    cdef int j, node, kind, first = 0
+    cdef int shape = t.first_prefill_shape + per_chunk - 1
+    for j in range(replica.num_stages):
+        node = replica.node[j]
+        kind = t.node_type[node]
+        forward[j] = fill * (
+            calibrated(
+                t, kind, PHASE_PREFILL, t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j]), 1, per_chunk
+            )
+            + stage_all_reduces(t, hidden, degree, node, replica.layers[j])
+        )
+        first += replica.layers[j]
+        if j + 1 < replica.num_stages:
+            sends[j] = fill * send_seconds(t, hidden, node, replica.node[j + 1])
+    return forward_only(replica.num_stages, forward, sends, m)
+
+
+cdef inline double interpolated(const double* values, int cell, double share) noexcept nogil:
+    return values[cell] + share * (values[cell + 1] - values[cell])
+
+
+cdef double generate_replica(
+    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts, double kv_tokens) noexcept nogil:
+    """Prefill and decoding of one replica with a KV pool of ``kv_tokens`` tokens; infinite if the pool is too small."""
+    cdef int model = t.task_model[task]
+    cdef int sequences = prompts * t.task_sequences[task]
+    cdef int num_stages = replica.num_stages
+    cdef int running, s, j, k, count, node, kind, cell, first
+    cdef double active, context, iterations, any_alive, split, share, seconds, seen, short, slope, total, slowest
+    cdef double per_sequence, latency, composed = 0.0, all_iterations = 0.0, result = 0.0, hidden = t.model_hidden_bytes[model]
+    if sequences == 0:
+        return 0.0
+    if kv_tokens < t.max_sequence:
+        return INFINITY
+    running = <int>fmin(fmin(limit, sequences), floor(kv_tokens / t.task_in_flight[task]))
+    if running < 1:
+        running = 1
+    for s in range(NUM_TAIL + 1):
+        if s == 0:
+            active = running
+            context = t.prompt_tokens + t.mean_response / 2
+            iterations = (sequences - running) * t.mean_response / running
+        else:
+            any_alive = 1.0 - pow(1.0 - t.tail_alive[s - 1], running)
+            active = fmax(running * t.tail_alive[s - 1] / any_alive, 1.0) if any_alive > 0 else 1.0
+            context = t.prompt_tokens + t.tail_times[s - 1]
+            iterations = any_alive * t.max_response / NUM_TAIL
+        all_iterations += iterations
+        if iterations == 0:
+            continue
+        split = fmax(active / num_stages, 1.0)
+        cell = 0
+        while cell < t.num_grid - 2 and t.concurrency_grid[cell + 1] <= split:
+            cell += 1
+        share = fmin(1.0, (split - t.concurrency_grid[cell]) / (t.concurrency_grid[cell + 1] - t.concurrency_grid[cell]))
+        total = slowest = 0.0
+        first = 0
+        for j in range(num_stages):
+            node = replica.node[j]
+            kind = t.node_type[node]
+            seconds = 0.0
+            for k in range(t.model_kinds[model]):
+                count = t.kinds_before[model, k, first + replica.layers[j]] - t.kinds_before[model, k, first]
+                if count == 0:
+                    continue
+                seen = fmin(context, t.kind_window[model, k])
+                short = interpolated(&t.decode_attention[model, kind, degree_index, k, 0, 0], cell, share)
+                slope = interpolated(&t.decode_attention[model, kind, degree_index, k, 1, 0], cell, share) - short
+                slope = fmax(slope, 0.0) / (t.decode_contexts[1] - t.decode_contexts[0])
+                seconds += count * (
+                    interpolated(&t.decode_projections[model, kind, degree_index, k, 0], cell, share)
+                    + fmax(short + slope * (seen - t.decode_contexts[0]), 0.0)
+                )
+            first += replica.layers[j]
+            if degree > 1:
+                latency = all_reduce(0.0, degree, t.link_latency[node, node], t.link_bandwidth[node, node])
+                per_sequence = all_reduce(hidden, degree, t.link_latency[node, node], t.link_bandwidth[node, node]) - latency
+                seconds += 2 * replica.layers[j] * (latency + per_sequence * split)
+            if j == num_stages - 1:
+                seconds += interpolated(&t.decode_head[model, kind, degree_index, 0], cell, share)
+            else:
+                seconds += t.link_latency[node, replica.node[j + 1]] + hidden * split / t.link_bandwidth[node, replica.node[j + 1]]
+            total += seconds
+            slowest = fmax(slowest, seconds)
+        composed += iterations * fmax(total, num_stages * slowest)
+    for j in range(num_stages):
+        kind = t.node_type[replica.node[j]]
+        result = fmax(result, calibrated(t, kind, PHASE_GENERATE, composed, all_iterations, sequences * t.mean_response))
+    return prefill_seconds(t, task, degree_index, degree, replica, prompts) + result
