@@ -53,7 +53,12 @@ def test_missing_job_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def plan_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("plan")
     (folder / "job.yaml").write_text(TWO_NODES)
-    assert plan.main(["--config", str(folder / "job.yaml"), "--out", str(folder / "plan.json"), "--budget", "50", "--quiet"]) == 0
+    assert (
+        plan.main(
+            ["--config", str(folder / "job.yaml"), "--out", str(folder / "plan.json"), "--budget", "50", "--quiet"]
+        )
+        == 0
+    )
     return (folder / "plan.json").read_text()
 
 

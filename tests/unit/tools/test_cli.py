@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -109,3 +110,12 @@ def test_root_without_a_command_is_an_input_error(capsys: pytest.CaptureFixture[
 def test_unknown_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paln"]) == 2
     assert capsys.readouterr().err == "hetrl: no command 'paln'; did you mean 'plan'?\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_answers_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: hetrl {name} ")
+    module = importlib.import_module(COMMANDS[name][0])
+    assert module.main(["--help"]) == 0
