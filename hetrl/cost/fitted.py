@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from hetrl_kernels.forest import predict as predict_forest
 from numpy.typing import NDArray
 
 from hetrl.cost.work import Array
 
 ROOFLINE_POWER = 4.0
 """Terms overlap: their joint time is the power mean of this order, a maximum with a rounded corner."""
-_CELLS_PER_CHUNK = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +71,18 @@ class Forest:
 
     def predict(self, samples: Array) -> Array:
         """Value of each sample, ``[N, F]`` -> ``[N]``."""
-        out = np.empty(len(samples))
-        step = max(1, _CELLS_PER_CHUNK // max(1, len(self.roots)))
-        for start in range(0, len(samples), step):
-            out[start : start + step] = self._predict(samples[start : start + step])
-        return out
-
-    def _predict(self, samples: Array) -> Array:
-        rows = np.arange(len(samples))[:, None]
-        node = np.broadcast_to(self.roots, (len(samples), len(self.roots)))
-        for _ in range(self.depth):
-            goes_left = samples[rows, self.feature[node]] <= self.threshold[node]
-            node = np.where(goes_left, self.left[node], self.right[node])
-        return np.asarray(self.baseline + self.value[node].sum(axis=1, dtype=np.float64))
+        return np.asarray(
+            predict_forest(
+                np.ascontiguousarray(samples, dtype=np.float64),
+                self.roots,
+                self.feature,
+                self.threshold,
+                self.left,
+                self.right,
+                self.value,
+                self.baseline,
+            )
+        )
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
         """Arrays to store; children are relative to their node, which compresses better."""

@@ -362,7 +362,14 @@ def _seconds(
         if not allowed[m, t] or not device.supports(job.precision.dtype):
             continue
         used = shapes if model.name in generating else shapes[: len(MICRO_BATCHES)]
+        costs.prepare_heads(
+            device,
+            model,
+            degree,
+            [sequences * length if all_logits else sequences for sequences, length, all_logits in used],
+        )
         for k in range(len(model.layer_kinds[0])):
+            costs.prepare_layers(device, model, k, degree, [(sequences, length) for sequences, length, _ in used])
             for s, (sequences, length, _) in enumerate(used):
                 layer[m, y, t, s, k] = costs.layer_forward_seconds(device, model, k, degree, sequences, length)
             if model.name in generating:

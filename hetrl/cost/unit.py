@@ -80,35 +80,52 @@ class UnitCosts:
         """Seconds of one layer's forward pass on one rank, without communication."""
         key = (device.name, model.name, kind, tensor_parallel, num_sequences, tokens)
         if key not in self._layer:
-            layer = self.layer_kinds(model)[0][kind]
-            batch_tokens = num_sequences * tokens
-            seconds = self._projections_seconds(
-                device, model, layer, tensor_parallel, np.array([batch_tokens], dtype=np.float64)
-            )[0]
-            attention = self.model.operator(device, "attention_prefill", self.precision.dtype)
-            seconds += attention.predict(
-                batch=num_sequences,
+            self.prepare_layers(device, model, kind, tensor_parallel, [(num_sequences, tokens)])
+        return self._layer[key]
+
+    def prepare_layers(
+        self, device: DeviceType, model: Model, kind: int, tensor_parallel: int, shapes: Sequence[tuple[int, float]]
+    ) -> None:
+        """Work out a layer's forward pass for several micro-batches (sequences, tokens of each) at once."""
+        layer = self.layer_kinds(model)[0][kind]
+        sequences = np.array([count for count, _ in shapes], dtype=np.float64)
+        tokens = np.array([length for _, length in shapes], dtype=np.float64)
+        seconds = self._projections_seconds(device, model, layer, tensor_parallel, sequences * tokens)
+        attention = self.model.operator(device, "attention_prefill", self.precision.dtype)
+        seconds = (
+            seconds
+            + attention.predict(
+                batch=sequences,
                 heads=max(1, layer.num_heads // tensor_parallel),
                 kv_heads=max(1, layer.num_kv_heads // tensor_parallel),
                 head_dim=layer.head_dim,
-                seq_len=round(tokens),
-            ).seconds.item()
-            self._layer[key] = float(seconds)
-        return self._layer[key]
+                seq_len=np.round(tokens),
+            ).seconds
+        )
+        for (count, length), each in zip(shapes, seconds.tolist(), strict=True):
+            self._layer[(device.name, model.name, kind, tensor_parallel, count, length)] = each
 
     def head_seconds(self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: float) -> float:
-        """Seconds of the output head's forward pass on one rank; a scalar head reads the hidden states once."""
+        """Seconds of the output head's forward pass on one rank; a scalar head costs one pass over the hidden states."""
         key = (device.name, model.name, tensor_parallel, num_tokens)
         if key not in self._head:
-            if model.head == "lm":
-                width = -(-model.vocab_size // tensor_parallel)
-                gemm = self.model.operator(device, "gemm", self.precision.dtype)
-                seconds = gemm.predict(m=num_tokens, n=width, k=model.hidden_size).seconds.item()
-            else:
-                memory = self.model.operator(device, "memory", self.precision.dtype)
-                seconds = memory.predict(bytes=num_tokens * model.hidden_size * self.bytes_per_element).seconds.item()
-            self._head[key] = float(seconds)
+            self.prepare_heads(device, model, tensor_parallel, [num_tokens])
         return self._head[key]
+
+    def prepare_heads(
+        self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: Sequence[float]
+    ) -> None:
+        """Work out the output head for several numbers of tokens at once."""
+        tokens = np.array(num_tokens, dtype=np.float64)
+        if model.head == "lm":
+            width = -(-model.vocab_size // tensor_parallel)
+            gemm = self.model.operator(device, "gemm", self.precision.dtype)
+            seconds = gemm.predict(m=tokens, n=width, k=model.hidden_size).seconds
+        else:
+            memory = self.model.operator(device, "memory", self.precision.dtype)
+            seconds = memory.predict(bytes=tokens * model.hidden_size * self.bytes_per_element).seconds
+        for count, each in zip(num_tokens, seconds.tolist(), strict=True):
+            self._head[(device.name, model.name, tensor_parallel, count)] = each
 
     def stage_forward_seconds(
         self,
@@ -223,8 +240,10 @@ class UnitCosts:
         """Seconds of the output head for ``active`` tokens."""
         key = (device.name, model.name, tensor_parallel)
         if key not in self._decode_head:
+            counts = [float(count) for count in CONCURRENCY_GRID]
+            self.prepare_heads(device, model, tensor_parallel, counts)
             self._decode_head[key] = np.array(
-                [self.head_seconds(device, model, tensor_parallel, float(count)) for count in CONCURRENCY_GRID]
+                [self.head_seconds(device, model, tensor_parallel, count) for count in counts]
             )
         return np.asarray(np.interp(active, np.array(CONCURRENCY_GRID, dtype=np.float64), self._decode_head[key]))
 
