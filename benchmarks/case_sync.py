@@ -1,12 +1,13 @@
-"""The question about weight transfers that a case may ask; see `benchmarks.case_asks` for the others."""
+"""The question about weight transfers that a case may ask; see `benchmarks.case_asks` for the others.
+
+The cost model and its compiled kernels are imported only when a case asks.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.case_asks import ASKS, Answer, Given
-from hetrl.cost.model import CostModel
-from hetrl.cost.transfers import weight_sync as priced_sync
 from hetrl.plan.plan import Replica, Stage, TaskPlan
 from hetrl.spec.load import job_from_values
 
@@ -16,6 +17,9 @@ def weight_sync(given: Given) -> Answer:
 
     Every engine node holds one engine over all its devices.
     """
+    from hetrl.cost.model import CostModel
+    from hetrl.cost.transfers import weight_sync as priced_sync
+
     count, per_node = given["num_engine_nodes"], given.get("devices_per_node", 8)
     engines = {
         "id": "engines",

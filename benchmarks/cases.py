@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import case_memory, case_sync  # noqa: F401  (they register their asks)
+from benchmarks import case_memory, case_plan, case_sync  # noqa: F401  (they register their asks)
 from benchmarks.case_asks import ASKS, Answer, ask
 from hetrl.errors import HetrlError, Problem, SpecError, did_you_mean
 from hetrl.spec.yaml_text import parse_yaml, read_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import case_memory, case_sync
+from benchmarks import case_memory, case_plan, case_sync
 from benchmarks.case_asks import ASKS
 from hetrl.spec.job import Batch, OptimizerSettings, Precision, RunSettings
 from hetrl.spec.load import JOB_KEYS, WORKFLOW_KEYS, load_job
@@ -31,7 +31,7 @@ def test_every_key_of_a_job_file_is_documented(key: str) -> None:
 @pytest.mark.parametrize("name", ASKS)
 def test_every_ask_is_documented(name: str) -> None:
     assert f"`{name}`" in CASES
-    assert case_memory and case_sync
+    assert case_memory and case_plan and case_sync
 
 
 @pytest.mark.parametrize(

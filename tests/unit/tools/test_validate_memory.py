@@ -1,0 +1,143 @@
+"""hetrl validate, memory, devices and models: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hetrl.cost.residency import plan_memory
+from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
+from hetrl.plan.rules import plan_problems
+from hetrl.spec.job import Job
+from hetrl.spec.load import load_job
+from hetrl.tools import devices, memory, models, validate
+from hetrl.tools.memory_text import memory_lines, memory_problems, smallest_change
+from hetrl.workload.outlook import fleet_outlook
+
+GUIDE = Path(__file__).parents[3] / "configs" / "rlhf_70b.yaml"
+SMALL = """
+workflow: {algorithm: GRPO, actor_model: Qwen2.5-7B, reference_model: Qwen2.5-7B}
+cluster_topology: {nodes: [{id: a, gpus: 4, type: H100, interconnect: NVLink-900G}]}
+batch: {num_prompts: 16}
+optimizer: {memory_safety_margin: 0.0}
+"""
+
+
+def replicas(count: int, tensor: int, prompts: int, first: int = 0) -> tuple[Replica, ...]:
+    """Equal replicas of Qwen2.5-7B side by side."""
+    return tuple(
+        Replica(
+            stages=(Stage(num_layers=28, devices=tuple(range(first + i * tensor, first + (i + 1) * tensor))),),
+            num_prompts=prompts // count,
+        )
+        for i in range(count)
+    )
+
+
+def small_plan(*, train: TaskPlan | None = None) -> tuple[Job, Plan]:
+    """Everything colocated on four devices."""
+    job = load_job(SMALL)
+    idle = Residency(weights_when_idle="dropped")
+    tasks = (
+        TaskPlan(task="actor_generate", replicas=replicas(1, 4, 16), micro_batch_size=16, residency=idle),
+        TaskPlan(task="reference_score", replicas=replicas(1, 4, 16), micro_batch_size=1),
+        train or TaskPlan(task="actor_train", replicas=replicas(1, 4, 16), micro_batch_size=1, recompute=True),
+    )
+    return job, Plan(groups=(Group(tasks=tuple(task.task for task in tasks), devices=(0, 1, 2, 3)),), tasks=tasks)
+
+
+def test_guide_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate.main([str(GUIDE)]) == 0
+    said = capsys.readouterr().out
+    assert "A100-40GB" in said and said.strip().endswith("job: valid")
+    assert validate.main([str(GUIDE), "--strict"]) == 2
+
+
+def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate.main([str(GUIDE), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["valid"] and report["problems"] == [] and report["num_devices"] == 20
+    assert report["tensor_degrees"]["actor"] == [1, 2, 4, 8]
+    assert report["assumed"]["batch.num_prompts"] == "256"
+
+
+def test_a_model_larger_than_the_fleet_cannot_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "workflow: {algorithm: GRPO, actor_model: Llama-3.1-405B}\ncluster_topology: {nodes: [{id: a, gpus: 8, type: L4}]}\n"
+    )
+    assert validate.main([str(file)]) == 3
+    said = capsys.readouterr().out
+    assert "MEMORY" in said and "more L4" in said and "lora_rank" in said
+
+
+def test_outlook_of_the_guide_is_open_on_40_gb_cards_too() -> None:
+    assert fleet_outlook(load_job(GUIDE, {"cluster_topology.nodes[1].type": "A100-40GB"})) == []
+
+
+def test_plan_rules_name_every_violation() -> None:
+    job, plan = small_plan()
+    assert plan_problems(job, plan) == []
+    broken = TaskPlan(
+        task="actor_train",
+        replicas=(Replica(stages=(Stage(num_layers=20, devices=(0, 1, 2)),), num_prompts=3),),
+        micro_batch_size=1,
+    )
+    rules = {problem.rule for problem in plan_problems(*small_plan(train=broken))}
+    assert rules == {"PP_SPLIT", "TP_HEADS", "TP_KV_HEADS", "TP_INTERMEDIATE", "BATCH_SPLIT"}
+
+
+def test_a_plan_over_memory_names_the_change_that_fits() -> None:
+    # 7B on each of four devices: 16 bytes x 7.6e9 = 113 GiB of training state against 79.65 GiB
+    train = TaskPlan(task="actor_train", replicas=replicas(4, 1, 16), micro_batch_size=1, recompute=True)
+    job, plan = small_plan(train=train)
+    problems = memory_problems(job, plan_memory(job, plan))
+    assert {problem.rule for problem in problems} == {"MEMORY"}
+    assert any("actor_train needs" in problem.message for problem in problems)
+    assert smallest_change(job, plan) == "actor_train: full sharding over the replicas"
+    fixed = Plan(groups=plan.groups, tasks=(*plan.tasks[:2], replace(train, sharding="fsdp")))
+    assert memory_problems(job, plan_memory(job, fixed)) == []
+    assert any("does not fit" in line for line in memory_lines(job, plan_memory(job, plan)))
+
+
+def test_host_ram_is_a_limit_like_device_memory() -> None:
+    # optimizer states of 7.6e9 parameters at 12 bytes are 91 GB; the host has 64 GB
+    job = load_job(SMALL.replace("interconnect: NVLink-900G", "host_ram: 64GB"))
+    train = TaskPlan(
+        task="actor_train", replicas=replicas(1, 4, 16), micro_batch_size=1, recompute=True, residency=Residency(optimizer_states="host")
+    )  # fmt: skip
+    _, plan = small_plan(train=train)
+    (problem,) = [each for each in memory_problems(job, plan_memory(job, plan)) if each.rule == "HOST_RAM"]
+    assert "64.00 GB there" in problem.found
+
+
+def test_memory_of_a_job_that_cannot_fit_exits_with_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(SMALL.replace("gpus: 4", "gpus: 1").replace("interconnect: NVLink-900G", "host_ram: 8GB"))
+    assert memory.main([str(file), "--budget", "20"]) == 3
+    assert "no plan fits" in capsys.readouterr().err
+
+
+def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert devices.main([]) == 0
+    assert "A100-40GB" in capsys.readouterr().out
+    assert devices.main(["NVIDIA A100-SXM4-40GB", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["memory_bytes"]) == ("A100-40GB", 40960 * 2**20)
+    assert devices.main(["--instances"]) == 0
+    assert "p5.48xlarge" in capsys.readouterr().out
+    (tmp_path / "list.txt").write_text("GPU 0: NVIDIA L4 (UUID: GPU-1)\n")
+    assert devices.main(["--list", str(tmp_path / "list.txt"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "L4"
+    assert devices.main(["H1000"]) == 2
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert models.main([]) == 0
+    assert "8,030,261,248" in capsys.readouterr().out
+    assert models.main(["Llama-3-8B", "--scalar-head", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_parameters"] == 7504928768
+    assert models.main(["Llama-9-8B"]) == 2
