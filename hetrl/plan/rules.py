@@ -36,7 +36,12 @@ def plan_problems(job: Job, plan: Plan) -> list[Problem]:
 def task_problems(job: Job, task: Task, plan: TaskPlan) -> list[Problem]:
     """Return every hard rule that one task's plan violates."""
     path = f"tasks.{task.name}"
-    problems = fleet_rules.collective_problems(job.topology, plan.devices, path=f"{path}.devices")
+    together = [plan.devices] if task.kind == "train" else [replica.devices for replica in plan.replicas]
+    problems = [  # replicas that train reduce their gradients together; others never meet in a collective
+        problem
+        for devices in together
+        for problem in fleet_rules.collective_problems(job.topology, devices, path=f"{path}.devices")
+    ]
     if problems:  # ids that do not exist, or several vendors: nothing below can be asked
         return problems
     seen: set[tuple[str, str]] = set()
