@@ -72,12 +72,21 @@ nodes = mapping(
     {"id": mostly(node_ids), "gpus": mostly(st.integers(1, 16)), "type": mostly(devices)},
     {
         "interconnect": mostly(st.sampled_from(["NVLink-900G", "PCIe-Gen4", "50GB/s", "PCIe Gen5", "NVLink3"])),
-        "memory": mostly(sizes), "host_ram": mostly(sizes), "cpu_cores": mostly(counts), "network": mostly(rates),
-        "network_latency": mostly(times), "uplink": mostly(rates), "usd_per_hour": mostly(st.floats(1, 100)),
-        "rack": mostly(node_ids), "zone": mostly(node_ids), "region": mostly(node_ids), "nvlink_domain": mostly(node_ids),
-        "count": mostly(st.integers(1, 40)), "interconnect_latency": mostly(times),
+        "memory": mostly(sizes),
+        "host_ram": mostly(sizes),
+        "cpu_cores": mostly(counts),
+        "network": mostly(rates),
+        "network_latency": mostly(times),
+        "uplink": mostly(rates),
+        "usd_per_hour": mostly(st.floats(1, 100)),
+        "rack": mostly(node_ids),
+        "zone": mostly(node_ids),
+        "region": mostly(node_ids),
+        "nvlink_domain": mostly(node_ids),
+        "count": mostly(st.integers(1, 40)),
+        "interconnect_latency": mostly(times),
     },
-)  # fmt: skip
+)
 instances = mapping(
     {"id": mostly(node_ids), "instance": mostly(st.sampled_from(["p5.48xlarge", "p4d.24xlarge", "g6e.12xlarge"]))},
     {"gpus": mostly(st.integers(1, 4))},
@@ -99,13 +108,31 @@ topology = mapping(
         "links": mostly(st.lists(link, max_size=3)),
         "network": mostly(mapping({}, {"rack": level, "zone": level, "region": level, "wan": level})),
         "rack_uplink": mostly(rates),
-        "link_matrix": anything | anything | mostly(mapping({"bandwidth": st.lists(st.lists(rates | scalars, max_size=3), max_size=3)}, {"latency": st.lists(st.lists(times, max_size=3), max_size=3)})),
+        "link_matrix": anything
+        | anything
+        | mostly(
+            mapping(
+                {"bandwidth": st.lists(st.lists(rates | scalars, max_size=3), max_size=3)},
+                {"latency": st.lists(st.lists(times, max_size=3), max_size=3)},
+            )
+        ),
     },
-)  # fmt: skip
+)
 device_type = mapping(
-    {"flops": mostly(st.sampled_from(["300TFLOPS", 1e14]) | st.dictionaries(st.sampled_from(["bf16", "fp32", "int4"]), st.sampled_from(["1TFLOPS", 1e12]), max_size=3))},
-    {"memory": mostly(sizes), "memory_bandwidth": mostly(rates), "vendor": mostly(st.sampled_from(["nvidia", "cpu", "other"])), "like": mostly(devices), "can_train": mostly(st.booleans())},
-)  # fmt: skip
+    {
+        "flops": mostly(
+            st.sampled_from(["300TFLOPS", 1e14])
+            | st.dictionaries(st.sampled_from(["bf16", "fp32", "int4"]), st.sampled_from(["1TFLOPS", 1e12]), max_size=3)
+        )
+    },
+    {
+        "memory": mostly(sizes),
+        "memory_bandwidth": mostly(rates),
+        "vendor": mostly(st.sampled_from(["nvidia", "cpu", "other"])),
+        "like": mostly(devices),
+        "can_train": mostly(st.booleans()),
+    },
+)
 small = st.integers(4, 16)
 layer_counts = st.integers(1, 200)
 some_layers = st.lists(st.integers(0, 9), max_size=3)
@@ -113,24 +140,37 @@ config = mapping(
     {
         "model_type": mostly(st.sampled_from([*families(), "mamba", "gemma3", "kimi_k2"])),
         "hidden_size": mostly(st.sampled_from([64, 96, 4096])),
-        "num_hidden_layers": mostly(layer_counts), "num_attention_heads": mostly(st.sampled_from([4, 8, 32])),
+        "num_hidden_layers": mostly(layer_counts),
+        "num_attention_heads": mostly(st.sampled_from([4, 8, 32])),
         "intermediate_size": mostly(st.integers(1, 30000)),
     },
     {
-        "num_key_value_heads": mostly(st.sampled_from([1, 2, 4])), "head_dim": mostly(st.sampled_from([16, 128])),
+        "num_key_value_heads": mostly(st.sampled_from([1, 2, 4])),
+        "head_dim": mostly(st.sampled_from([16, 128])),
         "vocab_size": mostly(st.integers(1, 300000)),
-        "tie_word_embeddings": mostly(st.booleans()), "sliding_window": mostly(st.integers(0, 8192)),
+        "tie_word_embeddings": mostly(st.booleans()),
+        "sliding_window": mostly(st.integers(0, 8192)),
         "layer_types": mostly(st.lists(st.sampled_from(["full_attention", "sliding_attention"]), max_size=8)),
-        "num_experts": mostly(small), "num_local_experts": mostly(small), "n_routed_experts": mostly(small),
-        "num_experts_per_tok": mostly(st.integers(1, 4)), "moe_intermediate_size": mostly(st.integers(1, 4096)),
-        "decoder_sparse_step": mostly(st.integers(1, 3)), "mlp_only_layers": mostly(some_layers), "first_k_dense_replace": mostly(st.integers(0, 4)),
-        "kv_lora_rank": mostly(small), "q_lora_rank": mostly(small), "qk_rope_head_dim": mostly(small),
-        "qk_nope_head_dim": mostly(small), "v_head_dim": mostly(small), "attention_bias": mostly(st.booleans()),
+        "num_experts": mostly(small),
+        "num_local_experts": mostly(small),
+        "n_routed_experts": mostly(small),
+        "num_experts_per_tok": mostly(st.integers(1, 4)),
+        "moe_intermediate_size": mostly(st.integers(1, 4096)),
+        "decoder_sparse_step": mostly(st.integers(1, 3)),
+        "mlp_only_layers": mostly(some_layers),
+        "first_k_dense_replace": mostly(st.integers(0, 4)),
+        "kv_lora_rank": mostly(small),
+        "q_lora_rank": mostly(small),
+        "qk_rope_head_dim": mostly(small),
+        "qk_nope_head_dim": mostly(small),
+        "v_head_dim": mostly(small),
+        "attention_bias": mostly(st.booleans()),
         "quantization_config": mostly(st.just({"quant_method": "fp8", "weight_block_size": [128, 128]})),
-         "hidden_size_per_layer_input": mostly(st.just(0)),
-        "sliding_window_pattern": mostly(st.integers(1, 6)), "moe_layers": mostly(some_layers),
+        "hidden_size_per_layer_input": mostly(st.just(0)),
+        "sliding_window_pattern": mostly(st.integers(1, 6)),
+        "moe_layers": mostly(some_layers),
     },
-)  # fmt: skip
+)
 model = mostly(st.sampled_from(known_models())) | mapping(
     {"config": config}, {"name": mostly(st.text(max_size=5)), "head": mostly(st.sampled_from(["lm", "scalar"]))}
 )
@@ -155,12 +195,52 @@ job = mapping(
     {"workflow": mostly(workflow), "cluster_topology": mostly(topology)},
     {
         "device_types": mostly(st.dictionaries(st.sampled_from(["my-npu", "x"]), device_type, max_size=2)),
-        "batch": mostly(mapping({}, {"num_prompts": mostly(small), "responses_per_prompt": mostly(small), "mean_response_tokens": mostly(small), "max_response_tokens": mostly(st.integers(16, 999)), "num_mini_batches": mostly(st.integers(1, 4)), "response_histogram": mostly(st.just([[4, 1], [9, 2]]))})),
-        "precision": mostly(mapping({}, {"dtype": mostly(st.sampled_from(["bf16", "fp16", "fp32"])), "kv_cache_dtype": mostly(st.sampled_from(["bf16", "fp8"])), "lora_rank": mostly(small)})),
-        "optimizer": mostly(mapping({}, {"solver": mostly(st.sampled_from(["hybrid", "ilp"])), "memory_safety_margin": mostly(st.floats(0, 0.9)), "seed": mostly(small), "budget": mostly(small)})),
-        "run": mostly(mapping({}, {"prompts": mostly(st.just("p.jsonl")), "num_steps": mostly(small), "learning_rate": mostly(st.floats(0, 1))})),
+        "batch": mostly(
+            mapping(
+                {},
+                {
+                    "num_prompts": mostly(small),
+                    "responses_per_prompt": mostly(small),
+                    "mean_response_tokens": mostly(small),
+                    "max_response_tokens": mostly(st.integers(16, 999)),
+                    "num_mini_batches": mostly(st.integers(1, 4)),
+                    "response_histogram": mostly(st.just([[4, 1], [9, 2]])),
+                },
+            )
+        ),
+        "precision": mostly(
+            mapping(
+                {},
+                {
+                    "dtype": mostly(st.sampled_from(["bf16", "fp16", "fp32"])),
+                    "kv_cache_dtype": mostly(st.sampled_from(["bf16", "fp8"])),
+                    "lora_rank": mostly(small),
+                },
+            )
+        ),
+        "optimizer": mostly(
+            mapping(
+                {},
+                {
+                    "solver": mostly(st.sampled_from(["hybrid", "ilp"])),
+                    "memory_safety_margin": mostly(st.floats(0, 0.9)),
+                    "seed": mostly(small),
+                    "budget": mostly(small),
+                },
+            )
+        ),
+        "run": mostly(
+            mapping(
+                {},
+                {
+                    "prompts": mostly(st.just("p.jsonl")),
+                    "num_steps": mostly(small),
+                    "learning_rate": mostly(st.floats(0, 1)),
+                },
+            )
+        ),
     },
-)  # fmt: skip
+)
 
 TOPO_WORDS = [
     "GPU0",
@@ -183,9 +263,18 @@ TOPO_WORDS = [
 ]
 topo_texts = st.lists(st.sampled_from(TOPO_WORDS), max_size=60).map(" ".join) | st.text(max_size=80)
 list_texts = st.lists(
-    st.sampled_from(["GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n", "  MIG 2g.20gb     Device  0: (UUID: MIG-a)\n", "  MIG 9g.999gb Device 1: (UUID: x)\n", "GPU 1: what\n", "GPU", "\n"]),
+    st.sampled_from(
+        [
+            "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n",
+            "  MIG 2g.20gb     Device  0: (UUID: MIG-a)\n",
+            "  MIG 9g.999gb Device 1: (UUID: x)\n",
+            "GPU 1: what\n",
+            "GPU",
+            "\n",
+        ]
+    ),
     max_size=8,
-).map("".join) | st.text(max_size=60)  # fmt: skip
+).map("".join) | st.text(max_size=60)
 names = st.lists(
     st.sampled_from(
         ["NVIDIA", "A100", "H100", "MIG", "3g.20gb", "80GB", "-", " ", "RTX", "4090", "SXM4", "\x00", "GPU-ab12"]

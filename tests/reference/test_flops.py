@@ -21,16 +21,34 @@ CONFIGS: dict[str, dict[str, object]] = {
     "llama": {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1408},
     "qwen2": {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1376},
     "qwen3": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 1536},
-    "gemma2": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 256, "intermediate_size": 1024, "sliding_window": 4096},
+    "gemma2": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "intermediate_size": 1024,
+        "sliding_window": 4096,
+    },
     "phi3": {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1408},
     "gpt_neox": {"num_attention_heads": 8, "intermediate_size": 2048},
     "starcoder2": {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048},
     "deepseek_v3": {
-        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1024, "q_lora_rank": 192, "kv_lora_rank": 128,
-        "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64, "first_k_dense_replace": 3, "n_routed_experts": 8,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 256, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 1024,
+        "q_lora_rank": 192,
+        "kv_lora_rank": 128,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 64,
+        "v_head_dim": 64,
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
     },
-}  # fmt: skip
+}
 TOKENS = 512
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import DEFAULT_DIR, compare, main, matches, read_cases, run_case
 from benchmarks.case_asks import Answer
+from benchmarks.cases import DEFAULT_DIR, compare, main, matches, read_cases, run_case
 from hetrl.errors import SpecError
 
 CASES = read_cases(DEFAULT_DIR)
@@ -50,11 +50,18 @@ def test_tight_counts_as_fits() -> None:
 @pytest.mark.parametrize(
     ("wanted", "got", "same"),
     [
-        (1, 1, True), (1, 2, False), ([1], [1], True), (1.0, 1.0 + 1e-12, True), ({"value": 100, "within": 0.01}, 100.9, True),
-        ({"value": 100, "within": 0.01}, 101.1, False), ({"min": 1, "max": 2}, 3, False), ({"includes": [1]}, [2, 1], True),
-        (True, 1.0, True), ("a", 1.0, False),
+        (1, 1, True),
+        (1, 2, False),
+        ([1], [1], True),
+        (1.0, 1.0 + 1e-12, True),
+        ({"value": 100, "within": 0.01}, 100.9, True),
+        ({"value": 100, "within": 0.01}, 101.1, False),
+        ({"min": 1, "max": 2}, 3, False),
+        ({"includes": [1]}, [2, 1], True),
+        (True, 1.0, True),
+        ("a", 1.0, False),
     ],
-)  # fmt: skip
+)
 def test_matching_values(wanted: object, got: object, same: bool) -> None:
     assert matches(wanted, got) is same
 
@@ -72,7 +79,8 @@ def test_a_folder_without_cases_and_a_broken_case_are_input_errors(
 
 def test_a_disagreement_exits_with_one(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
-        "- {id: x, theme: t, checks: [{ask: pipeline, given: {num_layers: 4, num_stages: 2}, expect: {verdict: reject}}]}\n"
+        "- id: x\n  theme: t\n"
+        "  checks: [{ask: pipeline, given: {num_layers: 4, num_stages: 2}, expect: {verdict: reject}}]\n"
     )
     assert main(["--dir", str(tmp_path), "--json", str(tmp_path / "out.json")]) == 1
     assert '"t": 0.0' in (tmp_path / "out.json").read_text()

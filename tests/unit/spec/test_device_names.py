@@ -131,8 +131,14 @@ def test_topology_text() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nothing here", TOPO.replace("PHB", "XYZ", 1), TOPO.replace("GPU3\tSYS\tSYS\tNV4\t X \tSYS", "GPU3\tSYS"), TOPO.replace("GPU1\tNV4\t X ", "GPU1\tNV4\tNV4")],
-)  # fmt: skip
+    [
+        "",
+        "nothing here",
+        TOPO.replace("PHB", "XYZ", 1),
+        TOPO.replace("GPU3\tSYS\tSYS\tNV4\t X \tSYS", "GPU3\tSYS"),
+        TOPO.replace("GPU1\tNV4\t X ", "GPU1\tNV4\tNV4"),
+    ],
+)
 def test_broken_topology_text_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         parse_topo(text)

@@ -149,7 +149,8 @@ def test_interconnects_are_one_direction(text: str, bytes_per_second: float) -> 
 def test_links_by_pair_are_directed() -> None:
     topology = job_with(
         "[{id: a, gpus: 1, type: H100}, {id: b, gpus: 1, type: H100}, {id: c, gpus: 1, type: H100}]",
-        "  links: [{from: a, to: b, bandwidth: 1Gbps, latency: 5ms}, {between: [b, c], bandwidth: 2Gbps, latency: 1ms}]\n",
+        "  links: [{from: a, to: b, bandwidth: 1Gbps, latency: 5ms},"
+        " {between: [b, c], bandwidth: 2Gbps, latency: 1ms}]\n",
     ).topology
     assert topology.node_link(0, 1).bytes_per_second == 1.25e8
     assert topology.node_link(1, 0).bytes_per_second == 12.5e9
@@ -170,8 +171,8 @@ def test_links_by_measured_file(tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("from,to,bytes_per_second,latency_seconds\na,b,3e9,1e-4\n")
     job_file = tmp_path / "job.yaml"
     job_file.write_text(
-        WORKFLOW
-        + "cluster_topology: {links_file: links.csv, nodes: [{id: a, gpus: 1, type: H100}, {id: b, gpus: 1, type: H100}]}\n"
+        WORKFLOW + "cluster_topology: {links_file: links.csv, "
+        "nodes: [{id: a, gpus: 1, type: H100}, {id: b, gpus: 1, type: H100}]}\n"
     )
     link = load_job(job_file).topology.node_link(0, 1)
     assert (link.bytes_per_second, link.latency_seconds, link.kind) == (3e9, 1e-4, "measured")

@@ -33,9 +33,13 @@ PUBLISHED = {
 }
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
     "vocab_size": 256,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

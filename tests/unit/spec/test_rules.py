@@ -120,7 +120,8 @@ def test_vendors_never_share_a_collective() -> None:
 
 def test_dtypes_of_devices() -> None:
     topology = fleet(
-        "[{id: a, gpus: 1, type: V100-SXM2-32GB}, {id: b, gpus: 1, type: A100-80GB}, {id: c, gpus: 1, type: Inferentia2}]"
+        "[{id: a, gpus: 1, type: V100-SXM2-32GB}, "
+        "{id: b, gpus: 1, type: A100-80GB}, {id: c, gpus: 1, type: Inferentia2}]"
     )
     v100, a100, inferentia = topology.device_types
     assert [p.rule for p in fleet_rules.dtype_problems(v100, "bf16")] == ["DTYPE_SUPPORT"]

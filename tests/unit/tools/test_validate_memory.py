@@ -67,7 +67,8 @@ def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_larger_than_the_fleet_cannot_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(
-        "workflow: {algorithm: GRPO, actor_model: Llama-3.1-405B}\ncluster_topology: {nodes: [{id: a, gpus: 8, type: L4}]}\n"
+        "workflow: {algorithm: GRPO, actor_model: Llama-3.1-405B}\n"
+        "cluster_topology: {nodes: [{id: a, gpus: 8, type: L4}]}\n"
     )
     assert validate.main([str(file)]) == 3
     said = capsys.readouterr().out
@@ -107,8 +108,12 @@ def test_host_ram_is_a_limit_like_device_memory() -> None:
     # optimizer states of 7.6e9 parameters at 12 bytes are 91 GB; the host has 64 GB
     job = load_job(SMALL.replace("interconnect: NVLink-900G", "host_ram: 64GB"))
     train = TaskPlan(
-        task="actor_train", replicas=replicas(1, 4, 16), micro_batch_size=1, recompute=True, residency=Residency(optimizer_states="host")
-    )  # fmt: skip
+        task="actor_train",
+        replicas=replicas(1, 4, 16),
+        micro_batch_size=1,
+        recompute=True,
+        residency=Residency(optimizer_states="host"),
+    )
     _, plan = small_plan(train=train)
     (problem,) = [each for each in memory_problems(job, plan_memory(job, plan)) if each.rule == "HOST_RAM"]
     assert "64.00 GB there" in problem.found
