@@ -1,4 +1,7 @@
-"""Fit cost coefficients to measurements: a folder of CSV tables in, a file of models for --models out.
+"""Fit cost coefficients to measurements and write them to a file for --models.
+
+--measurements takes files of `hetrl profile` and makes a cost model for `hetrl plan`. --data takes a folder of CSV
+tables and makes operator and link models for `hetrl predict`.
 
 A device that hetrl has no built-in models of borrows what known devices have in common, so that some 60 points are
 enough; one with many points is fitted on its own. Each model keeps its measured ranges and cross-validated error.
@@ -24,10 +27,16 @@ from hetrl.units import MIB
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR|CSV", help="tables of measurements (gemm, attention, ...)"
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, metavar="DIR|CSV", help="tables of measurements (gemm, attention, ...)")
+    source.add_argument(
+        "--measurements", type=Path, nargs="+", action="extend", metavar="FILE", help="files of `hetrl profile`"
     )
-    parser.add_argument("--out", type=Path, default=Path("models.zip"), metavar="FILE", help="default: models.zip")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: models.zip; with --measurements model.json"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="job file that describes the profiled devices")
+    parser.add_argument("--models", type=Path, metavar="FILE", help="cost model to start from (default: built-in)")
     parser.add_argument(
         "--device-name", metavar="NAME", help="only rows of this gpu; if no row names it, all rows are this device's"
     )
@@ -38,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit and write."""
+    if args.measurements is not None:
+        from hetrl.tools.fit_profile import fit_measurements
+
+        out = args.out or Path("model.json")
+        return fit_measurements(args.measurements, out=out, config=args.config, base=args.models)
+    out = args.out or Path("models.zip")
     from hetrl_profiler.fit.tables import curves_of, read_tables, samples_of
     from hetrl_profiler.fit.transfer import fit_any
 
@@ -66,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     curves = curves_of(tables)
     if curves:
         print(f"{len(curves)} link curves")
-    write_library(args.out, models, curves, {"data": args.data.name})
+    write_library(out, models, curves, {"data": args.data.name})
     return EXIT_OK
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from hetrl.errors import RunError
 
-SIZES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
-WINDOW_SECONDS = 0.12
+SIZES = (2**10, 2**14, 2**17, 2**20, 2**22, 2**24)
+WINDOW_SECONDS = 0.1
 NUM_WINDOWS = 3
 TIMEOUT_SECONDS = 120.0
 

@@ -73,7 +73,7 @@ class Budget:
 
 
 QUICK = Budget(
-    num_shapes={"gemm": 60, "attention_prefill": 16, "attention_decode": 20, "memory": 10},
+    num_shapes={"gemm": 60, "attention_prefill": 36, "attention_decode": 40, "memory": 12},
     point_seconds=0.04,
     max_flops=6e8,
     max_bytes=48e6,
