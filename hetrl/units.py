@@ -23,7 +23,7 @@ _BANDWIDTH = re.compile(_NUMBER + r"([kKMGTP]i?)?(bps|b/s|bit/s|Bps|B/s|iB/s)\s*
 _SIZE = re.compile(_NUMBER + r"([kKMGTP]i?)?B\s*")
 _TIME = re.compile(_NUMBER + r"(ns|us|µs|ms|s|min|h)\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGTP])?FLOP(?:S|/s|s)\s*")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 
 
 def _reject(text: object, path: str, what: str, valid: str) -> SpecError:
@@ -82,7 +82,7 @@ def parse_seconds(text: object, path: str = "") -> float:
         match = _TIME.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise _reject(text, path, "a time", valid)
-        value = float(match[1]) * _SECONDS[match[2]]
+        value = float(match[1]) / _PER_SECOND[match[2]]
     if not math.isfinite(value) or value < 0:
         raise _reject(text, path, "a time of at least 0", valid)
     return value

@@ -95,6 +95,11 @@ class Device:
     type: DeviceType
 
 
+def share_fabric(a: Node, b: Node) -> bool:
+    """Whether two nodes are parts of one machine or of one NVLink fabric, so that no network card lies between them."""
+    return bool(a.host and a.host == b.host) or bool(a.nvlink_domain and a.nvlink_domain == b.nvlink_domain)
+
+
 def network_level(a: Node, b: Node) -> str:
     """Return the smallest network level that two nodes share, one of `LEVELS`."""
     if a.region != b.region:
@@ -172,7 +177,7 @@ class Topology:
     def node_link(self, source: int, target: int) -> Link:
         """Link between two nodes (or, for equal arguments, inside one), one direction.
 
-        Nodes of one NVLink domain reach each other as fast as inside a node. Between other nodes without a given
+        Nodes of one NVLink domain, and parts of one host, reach each other as fast as inside the slower of them. Between other nodes without a given
         link the slower NIC decides, and the larger latency; a network level that was
         described replaces the latency and limits the bandwidth.
         """
@@ -182,7 +187,7 @@ class Topology:
         if given is not None:
             return given
         a, b = self.nodes[source], self.nodes[target]
-        if a.nvlink_domain and a.nvlink_domain == b.nvlink_domain:
+        if share_fabric(a, b):
             return min(a.intra_link, b.intra_link, key=lambda link: link.bytes_per_second)
         slower_nic = min(a.nic_bytes_per_second, b.nic_bytes_per_second)
         name = network_level(a, b)
@@ -204,9 +209,6 @@ class Topology:
         return self.node_link(self.devices[source].node, self.devices[target].node)
 
     def same_tensor_domain(self, devices: Sequence[int]) -> bool:
-        """Whether all devices sit in one node or one NVLink domain, so that tensor parallelism is allowed."""
-        nodes = {self.devices[device].node for device in devices}
-        if len(nodes) <= 1:
-            return True
-        domains = {self.nodes[node].nvlink_domain for node in nodes}
-        return len(domains) == 1 and domains != {""}
+        """Whether all devices sit in one node, host or NVLink domain, so that tensor parallelism is allowed."""
+        first, *others = {self.devices[device].node for device in devices} or {0}
+        return all(share_fabric(self.nodes[first], self.nodes[other]) for other in others)

@@ -196,6 +196,14 @@ def test_nodes_of_one_nvlink_domain_are_linked_by_nvlink() -> None:
     assert topology.same_tensor_domain([0, 11])
 
 
+def test_parts_of_one_host_need_no_network() -> None:
+    topology = job_with(
+        "[{id: a, gpus: 1, type: RTX-4090, host: box}, {id: b, gpus: 1, type: RTX-3090, host: box}]"
+    ).topology
+    assert topology.node_link(0, 1).bytes_per_second == 31.5e9
+    assert topology.same_tensor_domain([0, 1])
+
+
 def test_models_by_directory_and_inline(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(
