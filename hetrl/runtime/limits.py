@@ -18,22 +18,26 @@ _NEEDED = ("actor_path", "prompts", "reward")
 def resolve_run(run: RunSettings, job: Job, base: Path) -> RunSettings:
     """Return the settings with every path absolute, and the actor's folder filled in where the workflow names one.
 
-    Relative paths are tried against the working directory, then against ``base``, the configuration's folder.
+    The prompts and a reward file are tried against ``base``, the configuration's folder, then against the working
+    directory; the actor's folder the other way round, as the planner reads models.
     """
-
-    def absolute(path: str) -> str:
-        return str(Path(path).resolve() if not path or Path(path).exists() else (base / path).resolve())
-
     actor = next((task.model.name for task in job.workflow.tasks if task.role == "actor"), "")
-    actor_path = run.actor_path or (actor if (Path(absolute(actor)) / "config.json").is_file() else "")
-    module, separator, function = run.reward.rpartition(":")
-    is_file = module.endswith(".py")
+    folder = _first_existing(run.actor_path or actor, Path(), base)
+    module, _, function = run.reward.rpartition(":")
     return replace(
         run,
-        actor_path=absolute(actor_path) if actor_path else "",
-        prompts=absolute(run.prompts) if run.prompts else "",
-        reward=f"{absolute(module)}{separator}{function}" if is_file else run.reward,
+        actor_path=folder if run.actor_path or (folder and (Path(folder) / "config.json").is_file()) else "",
+        prompts=_first_existing(run.prompts, base, Path()),
+        reward=f"{_first_existing(module, base, Path())}:{function}" if module.endswith(".py") else run.reward,
     )
+
+
+def _first_existing(path: str, *roots: Path) -> str:
+    """Return ``path`` under the first root where it exists, absolute; under the first root if under none."""
+    if not path:
+        return ""
+    found = next((root / path for root in roots if (root / path).exists()), roots[0] / path)
+    return str(found.resolve())
 
 
 def missing_run_keys(run: RunSettings) -> list[Problem]:
