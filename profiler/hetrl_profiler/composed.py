@@ -6,19 +6,16 @@ the shape that was measured, the same way as `hetrl.cost` does for planned shape
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetrl.cost.collectives import all_reduce_seconds
-from hetrl.cost.generation import decode_profile
 from hetrl.cost.unit import PREFILL_CHUNK_TOKENS, UnitCosts
 from hetrl.measure import Measurement
 from hetrl.spec.devices import DeviceType
-from hetrl.spec.job import Batch
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Link
 from hetrl.workload.memory import train_state
@@ -36,7 +33,7 @@ PHASE_OF_KIND = {
 }
 """Kind of a measurement -> phases whose calibrations it tells about; their times add up."""
 NEEDED = {
-    "generate": ("num_sequences", "num_prompts", "num_prompt_tokens", "num_response_tokens", "max_num_sequences", "max_response_tokens"),
+    "generate": ("num_sequences", "num_prompts", "num_prompt_tokens", "num_response_tokens", "num_iterations"),
     "score": ("num_sequences", "num_tokens", "micro_batch_size"),
     "old_log_probs": ("num_sequences", "num_tokens", "micro_batch_size"),
     "forward_backward": ("num_sequences", "num_tokens", "micro_batch_size"),
@@ -44,7 +41,7 @@ NEEDED = {
     "all_reduce": ("num_bytes", "num_ranks"),
     "load_weights": (),
     "weight_sync": (),
-}  # fmt: skip
+}
 """Amounts without which a kind says nothing."""
 
 
@@ -114,28 +111,22 @@ def amounts_of(observation: Observation, costs: UnitCosts) -> Mapping[str, Array
 
 
 def _generation(observation: Observation, model: Model, costs: UnitCosts) -> Mapping[str, Array]:
+    """Prefill and decoding; the engine's iterations are taken as they were, with their mean number of sequences."""
     amounts, device = observation.measurement.amounts, observation.device
-    prompts, sequences = int(amounts["num_prompts"]), int(amounts["num_sequences"])
-    batch = replace(
-        Batch(),
-        prompt_tokens=max(1, round(amounts["num_prompt_tokens"] / prompts)),
-        mean_response_tokens=amounts["num_response_tokens"] / sequences,
-        max_response_tokens=int(amounts["max_response_tokens"]),
-    )
-    per_chunk = min(prompts, max(1, PREFILL_CHUNK_TOKENS // batch.prompt_tokens))
-    num_chunks = math.ceil(prompts / per_chunk)
-    fill = prompts / (num_chunks * per_chunk)
+    prompts, sequences = int(amounts["num_prompts"]), amounts["num_sequences"]
+    prompt_tokens = max(1, round(amounts["num_prompt_tokens"] / prompts))
+    per_chunk = min(prompts, max(1, PREFILL_CHUNK_TOKENS // prompt_tokens))
     chunk = costs.stage_forward_seconds(
-        device, model, 1, 0, model.num_layers, per_chunk, batch.prompt_tokens, all_logits=False
+        device, model, 1, 0, model.num_layers, per_chunk, prompt_tokens, all_logits=False
     )
-    running = max(1, min(int(amounts["max_num_sequences"]), sequences))
-    active, context, iterations = decode_profile(batch, sequences, running)
+    num_chunks = prompts / per_chunk
+    tokens, iterations = amounts["num_response_tokens"], amounts["num_iterations"]
+    active = np.array([max(1.0, tokens / iterations)])
+    context = np.array([prompt_tokens + tokens / sequences / 2])
     seconds = costs.decode_head_seconds(device, model, 1, active)
     for run in costs.runs(model, 0, model.num_layers):
         seconds = seconds + run.count * costs.decode_layer_seconds(device, model, 1, run.kind, active, context)
     return {
-        "prefill": fill * num_chunks * np.array([chunk, 1.0, per_chunk]),
-        "generate": np.array(
-            [float(iterations @ seconds), float(iterations.sum()), sequences * batch.mean_response_tokens]
-        ),
+        "prefill": num_chunks * np.array([chunk, 1.0, per_chunk]),
+        "generate": np.array([iterations * seconds.item(), iterations, tokens]),
     }

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hetrl.cost.model import PHASES
 from hetrl.errors import Problem, SpecError
 from hetrl.measure import Measurement
 from hetrl.spec.devices import DeviceType
@@ -29,7 +30,7 @@ class Surroundings:
     job
         The job that ran; None for measurements of a profile alone.
     micro_batch_sizes
-        Task -> micro-batch size (train, score) or engine limit (generate), where measurements lack it.
+        Task -> micro-batch size, where measurements lack it.
     """
 
     devices: Mapping[str, DeviceType]
@@ -50,7 +51,7 @@ def observe(measurements: Sequence[Measurement], surroundings: Surroundings) -> 
     problems: dict[str, Problem] = {}
     for each in _with_sync(measurements, surroundings):
         device = surroundings.devices.get(each.device_type)
-        if each.kind not in PHASE_OF_KIND or device is None:
+        if device is None or not set(PHASE_OF_KIND.get(each.kind, ("",))) <= set(PHASES):
             continue
         completed = _completed(each, surroundings)
         if completed.amounts.get("num_sequences", 1) == 0:
@@ -104,17 +105,10 @@ def _completed(measurement: Measurement, surroundings: Surroundings) -> Measurem
         return measurement
     known: dict[str, float] = {}
     if task in surroundings.micro_batch_sizes:
-        known["max_num_sequences" if measurement.kind == "generate" else "micro_batch_size"] = (
-            surroundings.micro_batch_sizes[task]
-        )
-    if measurement.kind == "generate":
+        known["micro_batch_size"] = surroundings.micro_batch_sizes[task]
+    if measurement.kind == "generate" and "num_sequences" in measurement.amounts:
         per_prompt = next(each.sequences_per_prompt for each in job.workflow.tasks if each.name == task)
         known["num_prompts"] = measurement.amounts["num_sequences"] / per_prompt
-        # Where the limit was not recorded: no response is shorter than the mean, nor needs more iterations than ran.
-        if "num_response_tokens" in measurement.amounts:
-            mean = measurement.amounts["num_response_tokens"] / max(1.0, measurement.amounts["num_sequences"])
-            longest = min(measurement.amounts.get("num_iterations", mean), job.batch.max_response_tokens)
-            known["max_response_tokens"] = max(round(longest), -int(-mean // 1))
     return replace(measurement, amounts={**known, **measurement.amounts})
 
 
