@@ -16,8 +16,11 @@ from hetrl.cost.model import PhaseCalibration
 
 Array = NDArray[np.float64]
 
-PENALTY = 0.05
-"""Moving 1 % of the time between coefficients costs as much as this share of one row's 1 % error, squared."""
+PENALTY = 0.01
+"""Weight of departing from what was known, against the squared relative error of one row."""
+UNKNOWN_SHARE = 0.1
+"""A coefficient's departure, in shares of the time, is penalised by its inverse known share plus this: what was known to
+matter moves first, and what was not has to explain more than noise."""
 SMALL_ERROR = 0.03
 """Relative errors above this count linearly."""
 NUM_REWEIGHTINGS = 10
@@ -41,7 +44,7 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     if not (relative @ known > 0).any():  # nothing was known of the columns that count here
         known = nnls(relative, np.ones(len(seconds)))[0]
     share = np.maximum((weights[:, None] * relative).sum(axis=0) / weights.sum(), 1e-12)
-    penalty = np.sqrt(PENALTY) * np.eye(len(known))
+    penalty = np.diag(np.sqrt(PENALTY / (known * share + UNKNOWN_SHARE)))
     shares = known * share
     for _ in range(NUM_REWEIGHTINGS):
         error = np.abs(relative @ (shares / share) - 1.0)

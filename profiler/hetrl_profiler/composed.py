@@ -110,6 +110,14 @@ def amounts_of(observation: Observation, costs: UnitCosts) -> Mapping[str, Array
     return {observation.phases[0]: np.array([passes * forward * iterations, iterations, sequences])}
 
 
+def predicted_seconds(observation: Observation, costs: UnitCosts) -> float:
+    """What the cost model says the observed phase takes."""
+    return sum(
+        costs.model.calibration(observation.device.name, phase).seconds(*amounts.tolist())
+        for phase, amounts in amounts_of(observation, costs).items()
+    )
+
+
 def _generation(observation: Observation, model: Model, costs: UnitCosts) -> Mapping[str, Array]:
     """Prefill and decoding; the engine's iterations are taken as they were, with their mean number of sequences."""
     amounts, device = observation.measurement.amounts, observation.device

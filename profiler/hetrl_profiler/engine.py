@@ -80,7 +80,7 @@ class EnginePhases:
 
     def points(self) -> list[Point]:
         """Generation on all requests, then the loading of weights."""
-        found = [self._generate_point(request) for request in self._requests]
+        found = [self.point(request) for request in self._requests]
         load = Point(
             kind="load_weights",
             amounts={"num_bytes": float((self._folder / "model.safetensors").stat().st_size)},
@@ -89,7 +89,8 @@ class EnginePhases:
         )
         return [*found[:2], load, *found[2:]]
 
-    def _generate_point(self, request: Request) -> Point:
+    def point(self, request: Request) -> Point:
+        """Generation of one request."""
         num_sequences = request.num_prompts * self._responses
         return Point(
             kind="generate",

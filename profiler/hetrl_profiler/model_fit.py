@@ -18,7 +18,11 @@ from hetrl_profiler.refit import Refit, refit
 
 
 def fit_profile(
-    measurements: Sequence[Measurement], model: CostModel, *, job: Job | None = None, source: str = "profile"
+    measurements: Sequence[Measurement],
+    model: CostModel,
+    *,
+    job: Job | None = None,
+    source: str = "profile",
 ) -> tuple[Refit, list[OperatorModel]]:
     """Fit operators and phase calibrations of every profiled device.
 

@@ -62,7 +62,7 @@ class Budget:
     max_flops, max_bytes
         Work of the largest single call.
     phase_seconds
-        Wall seconds for each phase of a model (score, train, generate).
+        Wall seconds for all phases that torch runs, and as many for all that the engine runs.
     """
 
     num_shapes: Mapping[str, int]
@@ -77,7 +77,7 @@ QUICK = Budget(
     point_seconds=0.04,
     max_flops=6e8,
     max_bytes=48e6,
-    phase_seconds=5.0,
+    phase_seconds=8.0,
 )
 """About 15 s of a free core for the operators, and 20 s for a small model."""
 FULL = Budget(
@@ -85,7 +85,7 @@ FULL = Budget(
     point_seconds=0.3,
     max_flops=2e10,
     max_bytes=4e8,
-    phase_seconds=90.0,
+    phase_seconds=120.0,
 )
 
 

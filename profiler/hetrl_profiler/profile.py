@@ -14,13 +14,14 @@ from hetrl.spec.model_source import find_model
 from hetrl_profiler.device import ProfiledDevice
 from hetrl_profiler.links import measure_loopback
 from hetrl_profiler.operators import OperandPool
-from hetrl_profiler.points import Budget, operator_points, scaled
+from hetrl_profiler.points import Budget, Point, operator_points, scaled
 from hetrl_profiler.progress import Progress
 from hetrl_profiler.recorder import Recorder
 
 STAGES = ("operators", "train", "engine", "links")
 OPERATORS = ("gemm", "attention_prefill", "attention_decode", "memory")
 LINK = "loopback"
+POINTS_PER_PHASE = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,10 @@ def profile(request: Request, *, when_ready: Callable[[], None] | None = None) -
             when_ready()
         try:
             if "operators" in stages:
-                _run_operators(recorder, scaled(request.budget, device), progress)
-            for each, seconds in ((phases, 1.5), (engine, 1.5)):
+                run_operators(recorder, scaled(request.budget, device))
+            for each in (phases, engine):
                 if each is not None:
-                    points = each.points()
-                    progress.expect(len(points))
-                    total = seconds * request.budget.phase_seconds
-                    recorder.run(points, point_seconds=request.budget.phase_seconds / 8, total_seconds=total)
+                    run_phases(recorder, each.points(), request.budget)
         finally:
             if engine is not None:
                 engine.close()
@@ -121,7 +119,8 @@ def model_labels(folder: Path | None) -> tuple[dict[str, str], Model | None]:
     return {"model": folder.name, "config": json.dumps(config, separators=(",", ":"))}, model
 
 
-def _run_operators(recorder: Recorder, budget: Budget, progress: Progress) -> None:
+def run_operators(recorder: Recorder, budget: Budget) -> None:
+    """Measure the operator shapes that are still missing."""
     import torch
 
     size = torch.empty((), dtype=recorder.device.torch_dtype).element_size()
@@ -132,8 +131,12 @@ def _run_operators(recorder: Recorder, budget: Budget, progress: Progress) -> No
                 tuple(each.amounts[name] for name in DIMENSIONS[operator]) for each in recorder.measured(operator)
             ]
             points = operator_points(operator, recorder.device, budget, pool, stored)
-            progress.expect(len(points))
             recorder.run(points, point_seconds=budget.point_seconds)
+
+
+def run_phases(recorder: Recorder, points: Sequence[Point], budget: Budget) -> None:
+    """Measure phases of a model, as many as the budget allows."""
+    recorder.run(points, point_seconds=budget.phase_seconds / POINTS_PER_PHASE, total_seconds=budget.phase_seconds)
 
 
 def _run_links(recorder: Recorder) -> None:

@@ -30,7 +30,7 @@ class Progress:
         self._bars.update(self._bar, advance=1, description=f"{self._device}: {what}")
 
     def skip(self, number: int) -> None:
-        """Points that are not measured: already stored, or beyond the time."""
+        """Points that are not measured for want of time."""
         self._bars.update(self._bar, advance=number)
 
     def say(self, what: str) -> None:

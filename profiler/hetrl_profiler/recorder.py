@@ -51,7 +51,7 @@ class Recorder:
         """Measure points in their order; after `total_seconds` of wall time the rest is left out."""
         began = time.perf_counter()
         waiting = [point for point in points if not self.is_done(point)]
-        self.progress.skip(len(points) - len(waiting))
+        self.progress.expect(len(waiting))
         block: list[tuple[Point, list[Sample], Mapping[str, float]]] = []
         block_began = began
         for number, point in enumerate(waiting):

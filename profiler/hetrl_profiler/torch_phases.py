@@ -48,54 +48,82 @@ class TorchPhases:
         self._gradients: Any = None
 
     def points(self) -> list[Point]:
-        """Scoring and training on all micro-batches that the model's positions allow, then the optimizer step."""
+        """Scoring and training on all micro-batches that the model's positions allow, and the optimizer step."""
         found = [
-            Point(
-                kind=kind,
-                amounts={"num_sequences": sequences, "num_tokens": sequences * tokens, "micro_batch_size": sequences},
-                prepare=lambda kind=kind, sequences=sequences, tokens=tokens: self._phase(kind, sequences, tokens),  # type: ignore[misc]
-                labels=self._labels,
-            )
+            self.point(kind, sequences, tokens, sequences)
             for sequences, tokens in MICRO_BATCHES
             if tokens <= self._max_tokens
             for kind in ("score", "forward_backward")
         ]
-        optimizer = Point(
-            kind="optimizer_step",
-            amounts={"num_parameters": self._num_parameters},
-            prepare=self._optimizer_step,
-            labels=self._labels,
-        )
-        return [*found[:2], optimizer, *found[2:]]
+        return [*found[:2], self.point("optimizer_step", 0, 0, 0), *found[2:]]
 
-    def _phase(self, kind: str, num_sequences: int, num_tokens: int) -> Operation:
-        torch = self._torch
-        shape = (num_sequences, num_tokens - 1)
+    def point(self, kind: str, num_sequences: int, num_tokens: int, micro_batch_size: int) -> Point:
+        """One phase: ``score``, ``forward_backward``, ``optimizer_step``, or ``train_step``, the latter two together.
+
+        Parameters
+        ----------
+        num_sequences, num_tokens
+            Sequences, and tokens of each; not for ``optimizer_step``.
+        micro_batch_size
+            Sequences that go through the model at once.
+        """
+        if kind == "optimizer_step":
+            amounts = {"num_parameters": float(self._num_parameters)}
+        else:
+            amounts = {
+                "num_sequences": float(num_sequences),
+                "num_tokens": float(num_sequences * num_tokens),
+                "micro_batch_size": float(micro_batch_size),
+            }
+        makers = {
+            "score": lambda: self._score(num_sequences, num_tokens, micro_batch_size),
+            "forward_backward": lambda: self._forward_backward(num_sequences, num_tokens, micro_batch_size),
+            "optimizer_step": self._optimizer_step,
+            "train_step": lambda: _one_after_the_other(
+                self._forward_backward(num_sequences, num_tokens, micro_batch_size), self._optimizer_step()
+            ),
+        }
+        return Point(kind=kind, amounts=amounts, prepare=makers[kind], labels=self._labels)
+
+    def _batches(self, num_sequences: int, num_tokens: int, micro_batch_size: int) -> list[tuple[Any, Any]]:
+        sizes = [min(micro_batch_size, num_sequences - at) for at in range(0, num_sequences, micro_batch_size)]
+        draw = self._torch.randint
         where = self._device.torch_device
-        inputs, targets = (torch.randint(3, self._vocab, shape, device=where) for _ in range(2))
-        if kind == "score":
-            self._model.eval()
+        return [
+            tuple(draw(3, self._vocab, (size, num_tokens - 1), device=where) for _ in range(2)) for size in sizes
+        ]  # type: ignore[misc]
 
-            def score(_: int) -> None:
-                with torch.inference_mode():
+    def _score(self, *shape: int) -> Operation:
+        self._model.eval()
+        batches = self._batches(*shape)
+
+        def score(_: int) -> None:
+            with self._torch.inference_mode():
+                for inputs, targets in batches:
                     self._log_probs(inputs, targets)
 
-            return score
+        return score
+
+    def _forward_backward(self, *shape: int) -> Operation:
+        torch = self._torch
         self._model.train()
         self._make_gradients()
+        batches = self._batches(*shape)
         with torch.no_grad():
-            old = self._log_probs(inputs, targets).clone()
-        advantages = torch.randn(num_sequences, 1, device=where)
+            old = [self._log_probs(*batch).clone() for batch in batches]
+        advantages = [torch.randn(len(inputs), 1, device=inputs.device) for inputs, _ in batches]
+        num_tokens = sum(each.numel() for each in old)
 
         def update(_: int) -> None:
             self._gradients.zero_()
-            log_probs = self._log_probs(inputs, targets)
-            ratio = torch.exp(log_probs - old)
-            clipped = torch.clamp(ratio, 0.8, 1.2)
-            policy = -torch.minimum(ratio * advantages, clipped * advantages)
-            log_ratio = old - log_probs
-            divergence = torch.exp(log_ratio) - log_ratio - 1
-            (policy + 0.01 * divergence).sum().div(old.numel()).backward()
+            for (inputs, targets), before, advantage in zip(batches, old, advantages, strict=True):
+                log_probs = self._log_probs(inputs, targets)
+                ratio = torch.exp(log_probs - before)
+                clipped = torch.clamp(ratio, 0.8, 1.2)
+                policy = -torch.minimum(ratio * advantage, clipped * advantage)
+                log_ratio = before - log_probs
+                divergence = torch.exp(log_ratio) - log_ratio - 1
+                (policy + 0.01 * divergence).sum().div(num_tokens).backward()
 
         return update
 
@@ -125,3 +153,11 @@ class TorchPhases:
             optimizer.step()
 
         return step
+
+
+def _one_after_the_other(first: Operation, second: Operation) -> Operation:
+    def both(number: int) -> None:
+        first(number)
+        second(number)
+
+    return both
