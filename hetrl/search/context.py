@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hetrl.cost.tables import SCALARS, CostTables, lower
 from hetrl.cost.unit import UnitCosts
+from hetrl.search.bounds import fluid_bounds
 from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
 from hetrl.spec.topology import Topology
@@ -38,7 +39,10 @@ class SearchContext:
         self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_degree_allowed)
         self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
         self.finder = Finder(self.kernel_tables, allowed_features(job), MAX_OPTIONS_PER_TASK, ENGINE_CONCURRENCY)
-        self.steps = Steps(self.finder, job.optimizer.objective == "usd_per_step")
+        self.fluid = fluid_bounds(job, self.tables)
+        self.steps = Steps(
+            self.finder, self.fluid.device_seconds, self.fluid.latency, job.optimizer.objective == "usd_per_step"
+        )
 
     def counts(self, values: Sequence[int] | NDArray[np.int32]) -> bytes:
         """Device counts of all nodes as the kernels' key."""

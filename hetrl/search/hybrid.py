@@ -19,15 +19,17 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
-from hetrl.search.context import Candidate, SearchContext
+from hetrl.search.bounds import lower_bound
+from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import set_partitions
-from hetrl.search.level4_assignment import aligned_assignment, proportional_assignment, task_loads
+from hetrl.search.level4_assignment import Starts
 from hetrl.search.level5_placement import place, rebalance
 from hetrl.spec.job import Job
 
-ALIGNED_STARTS = 2
-PROPORTIONAL_SPREADS = (0.0, 0.7)
+ALIGNED_STARTS = 4
+PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
+STARTS_COSTED = 2
 FIRST_ROUND_MOVES = 6
 MAX_SURVIVORS = 64
 FINE_MOVES = 120
@@ -49,6 +51,8 @@ class SearchResult:
         The time limit ended the search before its budget did; such a plan need not be reproducible.
     runner_up
         The best plan with another grouping, with its estimate; None if there is none.
+    lower_bound
+        Seconds that no plan's step (or period) can undercut.
     """
 
     plan: Plan
@@ -56,6 +60,12 @@ class SearchResult:
     counts: dict[str, int] = field(default_factory=dict)
     stopped_by_time: bool = False
     runner_up: tuple[Plan, Estimate] | None = None
+    lower_bound: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far the plan's step time may be from the best possible: ``step / lower bound - 1``."""
+        return self.estimate.step_seconds / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
 
 
 def solve(job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] | None = None) -> SearchResult:
@@ -94,6 +104,7 @@ def solve(job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] 
         counts=search.counts(),
         stopped_by_time=search.stopped,
         runner_up=finished[1] if len(finished) > 1 else None,
+        lower_bound=lower_bound(job, context.tables, context.fluid),
     )
 
 
@@ -122,29 +133,28 @@ class _Search:
     def start(self) -> list[Candidate]:
         """The best of a few assignments of every grouping; hopeless ones by their bound."""
         context = self.context
-        loads = task_loads(context)
-        survivors = []
+        starts = Starts(context, self.rng)
+        screened: list[tuple[float, int, Grouping, Assignment]] = []
         for grouping in set_partitions(len(context.job.workflow.tasks)):
             if len(grouping) > context.topology.num_devices:
                 continue
             self.num_groupings += 1
-            starts = [aligned_assignment(context, len(grouping), self.rng) for _ in range(ALIGNED_STARTS)]
-            starts += [
-                proportional_assignment(context, grouping, loads, self.rng, spread=spread)
-                for spread in PROPORTIONAL_SPREADS
-            ]
-            candidates = []
-            for start in dict.fromkeys(starts):
-                cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
-                cost = context.steps.cost(grouping, start, cutoff)
-                candidates.append(Candidate(grouping=grouping, assignment=start, cost=cost))
-                self.spent += 1
-            survivors.append(min(candidates, key=_cost_of))
-            self.note(survivors[-1])
+            drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
+            drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
+            ranked = sorted((context.steps.screen(grouping, start), number) for number, start in enumerate(drawn))
+            screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_COSTED])
+        candidates: dict[Grouping, Candidate] = {}
+        for _, _, grouping, start in sorted(screened):
+            cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
+            candidate = Candidate(grouping=grouping, assignment=start, cost=context.steps.cost(grouping, start, cutoff))
+            self.spent += 1
+            if grouping not in candidates or candidate.cost < candidates[grouping].cost:
+                candidates[grouping] = candidate
+            self.note(candidate)
             if self.stopped:
                 break
         self.report("groupings")
-        return sorted(survivors, key=_cost_of)
+        return sorted(candidates.values(), key=_cost_of)
 
     def halve(self, survivors: list[Candidate], budget: int) -> list[Candidate]:
         """Anneal all, keep the better half, and give those twice the moves."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-
-import numpy as np
-from numpy.typing import NDArray
+from array import array
+from collections.abc import Sequence
 
 from hetrl.search.context import Assignment, Grouping, SearchContext
 from hetrl.workload.flops import forward_flops
@@ -22,62 +22,87 @@ def task_loads(context: SearchContext) -> list[float]:
     return loads
 
 
-def aligned_assignment(context: SearchContext, num_groups: int, rng: random.Random) -> Assignment:
-    """A random node-aligned assignment: whole nodes, or parts where there are fewer nodes than groups need."""
-    blocks: list[tuple[int, int]] = []
-    sizes = [node.num_devices for node in context.topology.nodes]
-    parts = 1
-    while parts < 8 and sum(min(parts, size) for size in sizes) < 2 * num_groups:
-        parts *= 2
-    for node, size in enumerate(sizes):
-        pieces = min(parts, size)
-        base, extra = divmod(size, pieces)
-        blocks.extend((node, base + (1 if piece < extra else 0)) for piece in range(pieces))
-    rng.shuffle(blocks)
-    counts = np.zeros((num_groups, len(sizes)), dtype=np.int32)
-    for number, (node, size) in enumerate(blocks):
-        group = number if number < num_groups else rng.randrange(num_groups)
-        counts[group, node] += size
-    return tuple(context.counts(row) for row in counts)
-
-
-def proportional_assignment(
-    context: SearchContext, grouping: Grouping, loads: list[float], rng: random.Random, *, spread: float
-) -> Assignment:
-    """Every device type shared out in proportion to the groups' loads, distorted at random, node after node.
+class Starts:
+    """Starting assignments of groupings: random node-aligned ones, and types shared out by load.
 
     Parameters
     ----------
-    spread
-        Standard deviation of the distortion's logarithm.
+    context
+        The job.
+    rng
+        Source of all randomness.
     """
-    nodes = context.topology.nodes
-    counts: NDArray[np.int32] = np.zeros((len(grouping), len(nodes)), dtype=np.int32)
-    of_groups = np.array([sum(loads[task] for task in tasks) for tasks in grouping])
-    for kind in range(len(context.topology.device_types)):
-        members = [node for node in context.nodes if context.tables.node_type[node] == kind]
-        total = sum(nodes[node].num_devices for node in members)
-        weights = of_groups * np.exp([rng.gauss(0.0, spread) for _ in grouping])
-        unit = 1 if total <= 16 else min(nodes[node].num_devices for node in members)
-        ends = np.round(np.cumsum(weights) / weights.sum() * total / unit).astype(int) * unit
-        ends[-1] = total
-        order = list(range(len(grouping)))
-        rng.shuffle(order)
-        which = 0
-        sizes = np.diff(ends, prepend=0)
-        left = [int(sizes[group]) for group in order]
-        for node in members:
-            free = nodes[node].num_devices
-            while free and which < len(order):
-                take = min(free, left[which])
-                counts[order[which], node] += take
-                left[which] -= take
-                free -= take
-                if left[which] == 0:
-                    which += 1
-    for group in np.flatnonzero(counts.sum(axis=1) == 0):  # nobody may be left without a device
-        richest = int(counts.sum(axis=1).argmax())
-        node = int(counts[richest].argmax())
-        counts[richest, node] -= 1
-        counts[group, node] += 1
-    return tuple(context.counts(row) for row in counts)
+
+    def __init__(self, context: SearchContext, rng: random.Random) -> None:
+        self.rng = rng
+        self.sizes = [node.num_devices for node in context.topology.nodes]
+        self.kinds = [int(kind) for kind in context.tables.node_type]
+        self.loads = task_loads(context)
+        self.members: dict[int, list[int]] = {}
+        for node, kind in enumerate(self.kinds):
+            self.members.setdefault(kind, []).append(node)
+
+    def aligned(self, num_groups: int) -> Assignment:
+        """Whole nodes at random, or parts where there are fewer nodes than groups need."""
+        parts = 1
+        while parts < 8 and sum(min(parts, size) for size in self.sizes) < 2 * num_groups:
+            parts *= 2
+        blocks: list[tuple[int, int]] = []
+        for node, size in enumerate(self.sizes):
+            pieces = min(parts, size)
+            base, extra = divmod(size, pieces)
+            blocks.extend((node, base + (1 if piece < extra else 0)) for piece in range(pieces))
+        self.rng.shuffle(blocks)
+        counts = [[0] * len(self.sizes) for _ in range(num_groups)]
+        for number, (node, size) in enumerate(blocks):
+            group = number if number < num_groups else self.rng.randrange(num_groups)
+            counts[group][node] += size
+        return as_assignment(counts)
+
+    def proportional(self, grouping: Grouping, spread: float) -> Assignment:
+        """Every device type shared out in proportion to the groups' loads, distorted at random, node after node.
+
+        Parameters
+        ----------
+        spread
+            Standard deviation of the distortion's logarithm.
+        """
+        num_groups = len(grouping)
+        counts = [[0] * len(self.sizes) for _ in range(num_groups)]
+        of_groups = [sum(self.loads[task] for task in tasks) for tasks in grouping]
+        order = list(range(num_groups))
+        for members in self.members.values():
+            total = sum(self.sizes[node] for node in members)
+            unit = 1 if total <= 16 else min(self.sizes[node] for node in members)
+            weights = [load * math.exp(self.rng.gauss(0.0, spread)) for load in of_groups]
+            self.rng.shuffle(order)
+            filled, reached = 0.0, 0
+            left = []
+            for group in order:
+                filled += weights[group]
+                end = round(filled / sum(weights) * total / unit) * unit
+                left.append(end - reached)
+                reached = end
+            left[-1] += total - reached
+            which = 0
+            for node in members:
+                free = self.sizes[node]
+                while free and which < num_groups:
+                    take = min(free, left[which])
+                    counts[order[which]][node] += take
+                    left[which] -= take
+                    free -= take
+                    if left[which] == 0:
+                        which += 1
+        for row in counts:  # nobody may be left without a device
+            if not any(row):
+                richest = max(counts, key=sum)
+                node = richest.index(max(richest))
+                richest[node] -= 1
+                row[node] += 1
+        return as_assignment(counts)
+
+
+def as_assignment(counts: Sequence[Sequence[int]]) -> Assignment:
+    """Device counts per group and node as the kernels' keys."""
+    return tuple(array("i", row).tobytes() for row in counts)

@@ -1,10 +1,11 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Level 4: simulated annealing over how many devices of which node each group gets."""
 
-from libc.math cimport exp, fmax, log, pow
+from libc.math cimport exp, log, pow
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from hetrl_kernels.tables cimport fmax
 from hetrl_kernels.groups cimport Steps
 
 

@@ -2,6 +2,7 @@
 
 from hetrl_kernels.layouts cimport Devices
 from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.schedule cimport Activities
 from hetrl_kernels.tables cimport Tables
 
 
@@ -19,13 +20,18 @@ cdef class Steps:
     cdef readonly dict groups
     cdef dict costs, bounds, transfers, areas
     cdef bint dollars
+    cdef double[:, ::1] fluid  # [A, Y] device-seconds of a task on devices of one type
+    cdef double[::1] latency  # [A] seconds that no number of devices undercuts
+    cdef readonly long long num_screened
     cdef readonly long long num_costed, num_combined
 
     cdef Devices area(self, bytes key)
     cpdef group(self, tuple tasks, bytes counts)
     cpdef tuple alone(self, int task, bytes counts)
+    cpdef double screen(self, tuple grouping, tuple assignment)
     cpdef double bound(self, tuple grouping, tuple assignment)
     cpdef double cost(self, tuple grouping, tuple assignment, double cutoff)
+    cdef void edges(self, Activities* activities) noexcept
     cdef double exact(self, tuple grouping, tuple assignment)
     cdef double shortage(self, tuple tasks, bytes counts)
     cdef bint hosts_fit(self, list choices)

@@ -1,9 +1,10 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Levels 3 and 4: how the tasks of a group share its devices, and what a step of all groups costs."""
 
-from libc.math cimport INFINITY, fmax, fmin
+from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport DROPPED, RESIDENT, SHARED
 from hetrl_kernels.options cimport Finder, Option
@@ -119,12 +120,12 @@ cdef class Combiner:
                 for each in self.chosen:
                     other = each
                     self.stay[cell] = fmax(self.stay[cell], self.idle[cell] - other.idle[cell] + fmax(other.active[cell], other.sync[cell]))
-            beside = self.finder.engine(task, option.layout, RESIDENT, self.stay, self.best_seconds - seconds)
+            beside = self.finder.engine(task, option.layout, RESIDENT, self.stay, self.best_seconds - seconds, option)
             if beside is not None:
                 self.attempt(index, seconds, beside)
             if self.chosen and self.finder.allowed[GENERATE, ALLOW_DROPPED]:
                 self.gather()
-                beside = self.finder.engine(task, option.layout, DROPPED, self.idle, self.best_seconds - seconds)
+                beside = self.finder.engine(task, option.layout, DROPPED, self.idle, self.best_seconds - seconds, option)
                 if beside is not None:
                     self.attempt(index, seconds, beside)
 
@@ -176,11 +177,17 @@ cdef class Steps:
     ----------
     finder
         Options of single tasks.
+    fluid
+        Lower bounds, ``[A, Y]``: device-seconds of a task on devices of one type; n devices need at least 1/n of it.
+    latency
+        Lower bounds, ``[A]``: seconds of a task however many devices it has.
     dollars
         The objective is dollars per step instead of seconds.
     """
 
-    def __init__(self, Finder finder, bint dollars):
+    def __init__(self, Finder finder, double[:, ::1] fluid, double[::1] latency, bint dollars):
+        self.fluid = fluid
+        self.latency = latency
         self.finder = finder
         self.t = finder.t
         self.dollars = dollars
@@ -224,10 +231,46 @@ cdef class Steps:
         cdef Devices devices = self.area(counts)
         return self.finder.options(task, devices) if devices.num_devices else ()
 
+    cpdef double screen(self, tuple grouping, tuple assignment):
+        """Longest path with every task at its fluid bound: needs no options at all."""
+        cdef Activities activities
+        cdef int node, number, task, y
+        cdef const int* counts
+        cdef double[64] devices
+        cdef double rate
+        if self.dollars or self.t.num_types > 64:
+            return 0.0
+        self.num_screened += 1
+        for number in range(len(grouping)):
+            counts = <const int*><char*>(<bytes>assignment[number])
+            for y in range(self.t.num_types):
+                devices[y] = 0.0
+            for node in range(self.t.num_nodes):
+                devices[self.t.node_type[node]] += counts[node]
+            for task in grouping[number]:
+                rate = 0.0
+                for y in range(self.t.num_types):
+                    rate += devices[y] / self.fluid[task, y]
+                activities.seconds[task] = fmax(self.latency[task], 1.0 / rate if rate > 0 else INFINITY)
+                activities.groups[task] = <unsigned int>1 << number
+        self.edges(&activities)
+        return asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
+
+    cdef void edges(self, Activities* activities) noexcept:
+        """The tasks' needs, without transfers."""
+        cdef int i, j
+        activities.number = self.t.num_tasks
+        for i in range(self.t.num_tasks):
+            activities.needs[i] = 0
+            for j in range(i):
+                activities.transfer[i][j] = 0.0
+                if self.t.task_needs[i, j]:
+                    activities.needs[i] |= <unsigned int>1 << j
+
     cpdef double bound(self, tuple grouping, tuple assignment):
         """Longest path with every task at its fastest on its group's devices, alone, without transfers."""
         cdef Activities activities
-        cdef int i, j, number, task
+        cdef int j, number, task
         cdef Option option
         cdef bint trainer
         if self.dollars:
@@ -236,7 +279,6 @@ cdef class Steps:
         found = self.bounds.get(key)
         if found is not None:
             return found
-        activities.number = self.t.num_tasks
         for number, (tasks, counts) in enumerate(zip(grouping, assignment)):
             for task in tasks:
                 activities.groups[task] = <unsigned int>1 << number
@@ -248,12 +290,7 @@ cdef class Steps:
                 if options:
                     option = options[0]
                     activities.seconds[task] = option.seconds
-        for i in range(self.t.num_tasks):
-            activities.needs[i] = 0
-            for j in range(i):
-                activities.transfer[i][j] = 0.0
-                if self.t.task_needs[i, j]:
-                    activities.needs[i] |= <unsigned int>1 << j
+        self.edges(&activities)
         cdef double seconds = (
             asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
         )
@@ -266,7 +303,9 @@ cdef class Steps:
         found = self.costs.get(key)
         if found is not None:
             return found
-        cdef double result = self.bound(grouping, assignment)
+        cdef double result = self.screen(grouping, assignment)
+        if result < cutoff:
+            result = self.bound(grouping, assignment)
         if result >= cutoff:
             self.finder.cuts["BOUND"] = self.finder.cuts.get("BOUND", 0) + 1
             return result

@@ -5,10 +5,13 @@ Tensor groups stay inside a node. Sorted by speed they are chained into pipeline
 own speed class; training replicas share one split of layers, engines and scorers may differ per replica.
 """
 
-from libc.math cimport INFINITY, fmax, floor
+import cython
+
+from libc.math cimport INFINITY, floor
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from hetrl_kernels.tables cimport fmax
 from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
 
 cdef int[5] DEGREES = [1, 2, 4, 8, 16]
@@ -19,6 +22,7 @@ cdef enum:
 cdef double[4] SPLIT_BYTES = [0.0, 5.0, 9.0, 18.0]  # bytes per parameter that a stage's memory must hold
 
 
+@cython.no_gc
 cdef class Devices:
     def __cinit__(self, Tables t, const int[::1] counts):
         cdef int node, other, n = t.num_nodes
@@ -52,6 +56,7 @@ cdef class Devices:
         free(self.cell_node)
 
 
+@cython.no_gc
 cdef class Layout:
     def __dealloc__(self):
         free(self.first)

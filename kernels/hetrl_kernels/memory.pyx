@@ -1,8 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Bytes of one rank of a task, term by term as in the readable evaluator's residency."""
 
-from libc.math cimport ceil, fmax, fmin
+from libc.math cimport ceil
 
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.tables cimport Tables
 
 cdef enum:  # columns of the allowances

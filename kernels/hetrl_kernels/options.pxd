@@ -24,6 +24,7 @@ cdef class Option:
     cdef readonly double seconds
     cdef int* prompts  # [R]
     cdef int* used  # [N] devices
+    cdef bint full  # an engine whose KV pools are as large as they are useful
     cdef double* active  # [cells], as the following
     cdef double* idle
     cdef double* sync
@@ -59,4 +60,4 @@ cdef class Finder:
     cdef tuple engine_options(self, int task, Devices devices)
     cpdef tuple options(self, int task, Devices devices)
     cdef tuple shared_options(self, int task, Option trainer)
-    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff)
+    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff, Option alone)

@@ -5,9 +5,11 @@ All combinations are checked for memory and given a lower bound of their time; i
 no option found so far beats in time and memory are costed exactly.
 """
 
-from libc.math cimport INFINITY, ceil, floor, fmax, fmin
+from libc.math cimport INFINITY, ceil, floor
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcpy
 
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.layouts cimport Devices, Layout, layouts
 from hetrl_kernels.memory cimport (
     DROPPED, FSDP, HOST, HOST_WHEN_IDLE, NO_SHARDING, ON_DEVICE, ON_HOST, RESIDENT, SHARED, ZERO1, Rank, State, gathered_bytes,
@@ -17,6 +19,7 @@ from hetrl_kernels.rings cimport StageRing, optimizer_seconds, stage_rings, upda
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, Tables
 from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_fluid, score_replica, train_replica
 
+import cython
 import numpy as np
 
 cdef enum:  # columns of `allowed`: features that plans may use, per task kind
@@ -57,6 +60,7 @@ cdef int compare_candidates(const void* a, const void* b) noexcept nogil:
     return x.residency - y.residency
 
 
+@cython.no_gc
 cdef class Option:
     def __dealloc__(self):
         free(self.prompts)
@@ -611,7 +615,7 @@ cdef class Finder:
         cdef list found = []
         for layout in self.layouts_of(task, devices):
             self.num_candidates += 1
-            option = self.engine(task, layout, RESIDENT, nothing, INFINITY)
+            option = self.engine(task, layout, RESIDENT, nothing, INFINITY, None)
             if option is not None:
                 found.append(option)
         free(nothing)
@@ -619,19 +623,21 @@ cdef class Finder:
         self.cut("FRONT_OVERFLOW", max(0, len(found) - self.max_options))
         return tuple(found[: self.max_options])
 
-    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff):
-        """An engine with its KV pools in the room beside ``taken`` bytes per cell; None if there is too little."""
+    cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff, Option alone):
+        """An engine with its KV pools in the room beside ``taken`` bytes per cell; None if there is too little.
+
+        ``alone`` is the same engine with all memory to itself, or None: where its pools are as large, so is its time.
+        """
         cdef Tables t = self.t
         cdef int i, c, slot, first, node, cell, model = t.task_model[task]
-        cdef bint spans = layout.num_slots * layout.degree > 1, fits = True
+        cdef bint spans = layout.num_slots * layout.degree > 1, fits = True, full = True
         cdef double useful = fmax(self.engine_limit * t.task_in_flight[task], t.max_sequence)
         cdef double held, room
         cdef Rank rank
-        cdef double* kv = <double*>malloc(layout.num_classes * sizeof(double))
-        cdef double* hosts = <double*>malloc(layout.num_slots * sizeof(double))
+        cdef double* kv = <double*>malloc((layout.num_classes + layout.num_slots) * sizeof(double))
+        cdef double* hosts = kv + layout.num_classes
         cdef int* base
-        cdef Option option = new_option(t, layout, task, self.engine_limit)
-        option.weights = weights
+        cdef Option option
         for c in range(layout.num_classes):
             kv[c] = useful
         for i in range(layout.num_replicas):
@@ -639,32 +645,51 @@ cdef class Finder:
             first = 0
             for slot in range(layout.first[i], layout.first[i + 1]):
                 node = layout.node[slot]
-                cell = layout.devices.cell[node]
                 rank = generate_rank(
                     t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
                 )
-                room = t.node_limit[node] - taken[cell] - rank.active
+                room = t.node_limit[node] - taken[layout.devices.cell[node]] - rank.active
                 held = kv_bytes(t, model, layout.degree_index, first, layout.layers[slot])
-                if held > 0:
-                    kv[c] = fmin(kv[c], floor(fmax(0.0, room / held)))
+                if room < 0:
+                    fits = False
+                elif held > 0:
+                    kv[c] = fmin(kv[c], floor(room / held))
                 first += layout.layers[slot]
-                add_rank(option, cell, &rank)
                 hosts[slot] = rank.host
+            if not fits:
+                break
         for c in range(layout.num_classes):
             fits = fits and kv[c] >= t.max_sequence
-        if not fits:
-            self.cut("KV_ROOM")
+            full = full and kv[c] == useful
+        if not fits or (full and alone is not None and alone.full and alone.seconds >= cutoff):
+            if not fits:
+                self.cut("KV_ROOM")
             free(kv)
-            free(hosts)
             return None
-        self.num_costed += 1
-        base = <int*>malloc(2 * layout.num_classes * sizeof(int))
-        option.seconds = self.shares(task, layout, 0, self.engine_limit, False, kv, base, base + layout.num_classes)
-        self.spread(option, base, base + layout.num_classes)
-        self.add_host(option, hosts)
+        option = new_option(t, layout, task, self.engine_limit)
+        option.weights = weights
+        option.full = full
+        if full and alone is not None and alone.full:
+            option.seconds = alone.seconds
+            memcpy(option.prompts, alone.prompts, layout.num_replicas * sizeof(int))
+        else:
+            self.num_costed += 1
+            base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+            option.seconds = self.shares(task, layout, 0, self.engine_limit, False, kv, base, base + layout.num_classes)
+            self.spread(option, base, base + layout.num_classes)
+            free(base)
+        if option.seconds < cutoff:
+            for i in range(layout.num_replicas):
+                first = 0
+                for slot in range(layout.first[i], layout.first[i + 1]):
+                    node = layout.node[slot]
+                    rank = generate_rank(
+                        t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
+                    )
+                    first += layout.layers[slot]
+                    add_rank(option, layout.devices.cell[node], &rank)
+            self.add_host(option, hosts)
         free(kv)
-        free(hosts)
-        free(base)
         return option if option.seconds < cutoff else None
 
 

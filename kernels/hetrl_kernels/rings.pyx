@@ -1,9 +1,10 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """What the replicas of a training task share per update: gradient rings and the optimizer step."""
 
-from libc.math cimport INFINITY, fmax, fmin
+from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.memory cimport FSDP, NO_SHARDING, ZERO1
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, all_gather, all_reduce
 

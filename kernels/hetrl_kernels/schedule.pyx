@@ -4,7 +4,9 @@
 Activities that share a group do not overlap; needs carry transfer seconds.
 """
 
-from libc.math cimport INFINITY, fmax
+from libc.math cimport INFINITY
+
+from hetrl_kernels.tables cimport fmax
 
 
 cdef struct Search:

@@ -53,10 +53,20 @@ cdef class Tables:
     cdef int[:, ::1] task_needs
     cdef double[:, ::1] transfer_bytes
     cdef double[::1] tail_times, tail_alive
+    cdef double* any_alive  # [concurrency, NUM_TAIL] filled on first use, negative before
+    cdef int most_running
     cdef object keep
 
     cdef double stage_parameters(self, int model, int first, int layers) noexcept nogil
     cdef double stage_seconds(self, int model, int kind, int degree, int shape, int first, int layers) noexcept nogil
+
+
+cdef inline double fmax(double a, double b) noexcept nogil:  # libm's own is a call, because of its rules on nan
+    return a if a > b else b
+
+
+cdef inline double fmin(double a, double b) noexcept nogil:
+    return a if a < b else b
 
 
 cdef inline double all_reduce(double v, int n, double latency, double bandwidth) noexcept nogil:

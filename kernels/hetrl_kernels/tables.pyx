@@ -1,8 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The lowered job as C sees it, and the amounts and times that follow from it directly: stages and pipelines."""
 
-from libc.math cimport fmax
-
+from libc.stdlib cimport free, malloc
 
 
 cdef class Tables:
@@ -18,6 +17,7 @@ cdef class Tables:
     """
 
     def __init__(self, arrays, scalars):
+        cdef int index
         self.keep = arrays
         self.node_type = arrays.node_type
         self.node_devices = arrays.node_devices
@@ -104,6 +104,13 @@ cdef class Tables:
         self.gradient_overlap = scalars["gradient_overlap"]
         self.gather_overlap = scalars["gather_overlap"]
         self.lora = scalars["lora"] != 0
+        self.most_running = <int>self.concurrency_grid[self.num_grid - 1]
+        self.any_alive = <double*>malloc((self.most_running + 1) * NUM_TAIL * sizeof(double))
+        for index in range((self.most_running + 1) * NUM_TAIL):
+            self.any_alive[index] = -1.0
+
+    def __dealloc__(self):
+        free(self.any_alive)
 
     cdef double stage_parameters(self, int model, int first, int layers) noexcept nogil:
         cdef int last = first + layers

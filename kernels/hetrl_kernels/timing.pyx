@@ -4,8 +4,9 @@
 Compositions of the lowered unit costs, term by term as in the readable evaluator. Infeasible is infinite.
 """
 
-from libc.math cimport INFINITY, ceil, floor, fmax, fmin, pow
+from libc.math cimport INFINITY, ceil, floor, pow
 
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.tables cimport (
     MAX_STAGES, NUM_TAIL, PHASE_GENERATE, PHASE_PREFILL, PHASE_SCORE, PHASE_TRAIN, Tables, all_reduce, forward_only,
     one_f_one_b, one_f_one_b_bound,
@@ -182,7 +183,13 @@ cdef double generate_replica(
             context = t.prompt_tokens + t.mean_response / 2
             iterations = (sequences - running) * t.mean_response / running
         else:
-            any_alive = 1.0 - pow(1.0 - t.tail_alive[s - 1], running)
+            any_alive = -1.0
+            if running <= t.most_running:
+                any_alive = t.any_alive[running * NUM_TAIL + s - 1]
+            if any_alive < 0:
+                any_alive = 1.0 - pow(1.0 - t.tail_alive[s - 1], running)
+                if running <= t.most_running:
+                    t.any_alive[running * NUM_TAIL + s - 1] = any_alive
             active = fmax(running * t.tail_alive[s - 1] / any_alive, 1.0) if any_alive > 0 else 1.0
             context = t.prompt_tokens + t.tail_times[s - 1]
             iterations = any_alive * t.max_response / NUM_TAIL

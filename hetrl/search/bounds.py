@@ -1,0 +1,190 @@
+"""Lower bounds that hold for every plan of a job, at any size.
+
+A task's work is a number of layer passes. A device of type y needs at least its cheapest seconds for one pass, over
+all tensor degrees and micro-batches, so n devices need at least 1/n of their sum: the fluid bound, which knows no
+pipeline fill, no memory limit and no transfer. Where every task of one phase must end before any of the next begins,
+phases add up; inside a phase tasks share the fleet, and Lagrangian prices of device-seconds bound its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetrl.cost.tables import MICRO_BATCHES, SCALARS, TASK_KINDS, TENSOR_DEGREES, CostTables
+from hetrl.spec.job import Job
+
+Floats = NDArray[np.float64]
+NUM_PRICE_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluidBounds:
+    """Lower bounds of every task, ``[A, Y]`` device-seconds by device type and ``[A]`` seconds of latency."""
+
+    device_seconds: Floats
+    latency: Floats
+
+
+def fluid_bounds(job: Job, tables: CostTables) -> FluidBounds:
+    """Work out the fluid and latency bounds of all tasks."""
+    rows = [_task_bound(job, tables, index) for index in range(len(job.workflow.tasks))]
+    return FluidBounds(
+        device_seconds=np.stack([row for row, _ in rows]), latency=np.array([latency for _, latency in rows])
+    )
+
+
+def lower_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
+    """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
+    tasks = job.workflow.tasks
+    devices = np.zeros(fluid.device_seconds.shape[1])
+    np.add.at(devices, tables.node_type, tables.node_devices)
+    chain = sum(phase_bound(devices, fluid, phase) for phase in phases(job))
+    if job.staleness == 0:
+        return chain
+    return max(phase_bound(devices, fluid, tuple(range(len(tasks))), overlap=True), chain / (1 + job.staleness))
+
+
+def phases(job: Job) -> list[tuple[int, ...]]:
+    """Split the tasks, in order, wherever every task after needs every task before (directly or not)."""
+    tasks = job.workflow.tasks
+    before: dict[str, set[str]] = {}
+    for task in tasks:
+        before[task.name] = set(task.needs).union(*(before[need] for need in task.needs)) if task.needs else set()
+    result: list[tuple[int, ...]] = []
+    start = 0
+    for cut in range(1, len(tasks) + 1):
+        earlier = {task.name for task in tasks[:cut]}
+        if all(earlier <= before[task.name] for task in tasks[cut:]):
+            result.append(tuple(range(start, cut)))
+            start = cut
+    return result
+
+
+def phase_bound(devices: Floats, fluid: FluidBounds, phase: tuple[int, ...], *, overlap: bool = False) -> float:
+    """Seconds of tasks that share the fleet: slowest latency, slowest task with all devices, and the priced total.
+
+    With ``overlap`` tasks of several steps run at once, so a task's latency does not count.
+    """
+    work = fluid.device_seconds[list(phase)]
+    with np.errstate(divide="ignore"):
+        alone = 1.0 / (devices / work).sum(axis=1)
+    best = max(float(alone.max()), priced_bound(devices, work))
+    return best if overlap else max(best, float(fluid.latency[list(phase)].max()))
+
+
+def priced_bound(devices: Floats, work: Floats) -> float:
+    """Lagrangian bound ``max_p sum_t min_y p_y work[t, y]`` over prices p >= 0 with ``sum_y devices_y p_y = 1``.
+
+    Any prices give a valid bound; these follow the overloaded device types.
+    """
+    present = devices > 0
+    work, devices = work[:, present], devices[present]
+    prices = (1.0 / work).sum(axis=0)
+    best = 0.0
+    for step in range(NUM_PRICE_STEPS):
+        prices = prices / (devices @ prices)
+        priced = prices * work
+        cheapest = priced.argmin(axis=1)
+        best = max(best, float(priced.min(axis=1).sum()))
+        load = np.zeros_like(devices)
+        np.add.at(load, cheapest, work[np.arange(len(work)), cheapest])
+        load /= devices
+        prices = prices * np.exp(0.5 / (1 + step) ** 0.6 * (load / max(load.max(), 1e-300) - 0.5))
+    return best
+
+
+def _task_bound(job: Job, tables: CostTables, index: int) -> tuple[Floats, float]:
+    task, batch = job.workflow.tasks[index], job.batch
+    sequences = batch.num_prompts * task.sequences_per_prompt
+    if TASK_KINDS[tables.task_kind[index]] == "generate":
+        prefill = _passes(tables, index, forward_passes=1, phase="prefill") * batch.num_prompts
+        return prefill + _decode_work(tables, index, sequences), _decode_latency(tables, index)
+    if task.kind == "score":
+        return _passes(tables, index, forward_passes=1, phase="score") * sequences, 0.0
+    work = _passes(tables, index, forward_passes=3, phase="train") * sequences * batch.num_epochs
+    if task.role == "actor":
+        work = work + _passes(tables, index, forward_passes=1, phase="score") * sequences
+    return work, 0.0
+
+
+def _passes(tables: CostTables, index: int, *, forward_passes: int, phase: str) -> Floats:
+    """Device-seconds of one sequence through the whole model by type; a backward pass is two forward passes."""
+    model = int(tables.task_model[index])
+    scale = tables.calibration[:, {"prefill": 1, "score": 2, "train": 3}[phase], 0]
+    degrees = np.array(TENSOR_DEGREES, dtype=np.float64)
+    if phase == "prefill":
+        shapes = np.arange(len(MICRO_BATCHES), tables.layer_seconds.shape[3])
+        sizes = np.arange(1, len(shapes) + 1, dtype=np.float64)
+    else:
+        shapes, sizes = np.arange(len(MICRO_BATCHES)), np.array(MICRO_BATCHES, dtype=np.float64)
+    per_device = degrees[None, :, None] / sizes[None, None, :]
+    layers = tables.layer_seconds[model][:, :, shapes]  # [Y, T, S, K]
+    counts = tables.kinds_before[model, :, tables.model_layers[model]]
+    work = []
+    for kind in range(int(tables.model_kinds[model])):
+        each = (layers[..., kind] * per_device).min(axis=(1, 2)) * scale * forward_passes
+        work.append(each * counts[kind])
+    head = (tables.head_seconds[model][:, :, shapes] * per_device).min(axis=(1, 2)) * scale * forward_passes
+    return _joint([*work, head])
+
+
+def _joint(parts: list[Floats]) -> Floats:
+    """Device-seconds of several kinds of work together, by type.
+
+    Types may specialise, so a plain sum would not be a bound. In units of the cheapest type's seconds, a type handles at
+    most as many units per second as it does of the kind that suits it best.
+    """
+    stacked = np.stack(parts)
+    reference = stacked[:, int(np.argmin(stacked.sum(axis=0)))]
+    used = reference > 0
+    rate = (stacked[used] / reference[used, None]).min(axis=0)
+    return np.asarray(reference.sum() * rate)
+
+
+def _decode_work(tables: CostTables, index: int, sequences: int) -> Floats:
+    """Device-seconds of decoding all responses by type: cheapest over tensor degrees and concurrency."""
+    model = int(tables.task_model[index])
+    grid = tables.concurrency_grid[tables.concurrency_grid <= 256]
+    size = len(grid)
+    low, high = tables.decode_contexts
+    prompt, mean = _scalar(tables, "prompt_tokens"), _scalar(tables, "mean_response")
+    segment = float(tables.tail_times[0]) * 2
+    tokens = min(mean, float(tables.tail_alive.sum()) * segment)
+    context = prompt + min(float(tables.tail_times[0]), mean / 2)
+    per_device = np.array(TENSOR_DEGREES, dtype=np.float64)[None, :, None] / grid[None, None, :]
+    scale = tables.calibration[:, 0, 0]
+    parts = []
+    for kind in range(int(tables.model_kinds[model])):
+        attention = tables.decode_attention[model][:, :, kind, :, :size]
+        with np.errstate(invalid="ignore"):
+            slope = np.maximum(attention[:, :, 1] - attention[:, :, 0], 0.0) / (high - low)
+        seen = min(context, float(tables.kind_window[model, kind]))
+        with np.errstate(invalid="ignore"):
+            each = tables.decode_projections[model][:, :, kind, :size] + np.maximum(
+                attention[:, :, 0] + slope * (seen - low), 0.0
+            )
+        each = np.where(np.isnan(each), np.inf, each)
+        count = int(tables.kinds_before[model, kind, tables.model_layers[model]])
+        parts.append((each * per_device).min(axis=(1, 2)) * scale * count)
+    parts.append((tables.decode_head[model][:, :, :size] * per_device).min(axis=(1, 2)) * scale)
+    return _joint(parts) * tokens * sequences
+
+
+def _decode_latency(tables: CostTables, index: int) -> float:
+    """Seconds of the decode iterations of one sequence on the fastest tensor group."""
+    model = int(tables.task_model[index])
+    counts = tables.kinds_before[model, : int(tables.model_kinds[model]), tables.model_layers[model]]
+    layers = (tables.decode_projections[model][:, :, : len(counts), 0] * counts).sum(axis=2)
+    seconds = (
+        tables.calibration[:, 0, 0, None] * (layers + tables.decode_head[model][:, :, 0])
+        + tables.calibration[:, 0, 1, None]
+    )
+    iterations = float(tables.tail_alive.sum()) * float(tables.tail_times[0]) * 2
+    return float(seconds.min()) * iterations
+
+
+def _scalar(tables: CostTables, name: str) -> float:
+    return float(tables.scalars[SCALARS.index(name)])
