@@ -4,6 +4,7 @@
 ``run``            a whole run on a session: progress, metrics, checkpoints
 ``step``           one GRPO step; ``algorithms`` has its advantages and loss
 ``cluster``        the user's Ray or one of our own; ``placement``: plan devices to Ray nodes, checked before asking
+``guard``          sees to it that a Ray of our own leaves nothing, even when the launcher is killed
 ``workers``        all Ray actors of a run; ``rollout`` (vLLM), ``score`` and ``train`` (torch) are their classes
 ``groups``         gloo process groups; ``buckets`` and ``weight_extension``: weight updates of the engines
 ``recording``      timings and memory peaks as measurements, beside the plan's predictions

@@ -11,12 +11,15 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hetrl.errors import RunError, SpecError
+from hetrl.runtime.guard import FOLDER_VARIABLE, Guard
 from hetrl.runtime.placement import RESOURCE_PREFIX, NodeNeed, placement_problems
 from hetrl.runtime.worker import ENVIRONMENT
 from hetrl.spec.topology import Topology
@@ -31,16 +34,58 @@ _QUIET = {
 }
 
 
+class OwnRay:
+    """Ray's services on this machine: a head node and more, in a folder of their own, with a guard."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hetrl-ray-", dir="/tmp"))  # Unix sockets need a short path
+        (self.folder / "ray").mkdir()
+        self._guard = Guard(self.folder)
+        self._cluster: Any = None
+
+    def environment(self) -> contextlib.AbstractContextManager[None]:
+        """Variables that Ray's services get."""
+        return _environment({**_QUIET, FOLDER_VARIABLE: str(self.folder)})
+
+    def add_node(self, resources: Mapping[str, float]) -> None:
+        """Start a logical node; the first is the head."""
+        from ray.cluster_utils import Cluster
+
+        options: dict[str, Any] = {
+            "num_cpus": 1,
+            "num_gpus": 0,
+            "resources": dict(resources),
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "node_ip_address": "127.0.0.1",
+            "include_dashboard": False,
+        }
+        if self._cluster is None:
+            self._cluster = Cluster(initialize_head=True, head_node_args={**options, "include_log_monitor": False})
+        else:
+            self._cluster.add_node(**options)
+
+    @property
+    def address(self) -> str:
+        """Where the head answers."""
+        return str(self._cluster.address)
+
+    def close(self) -> None:
+        """End the services and remove the folder."""
+        with self.environment():
+            if self._cluster is not None:
+                self._cluster.shutdown()
+        self._guard.dismiss()
+
+
 class RayCluster:
     """A connection to Ray with one placement group that holds the plan's devices.
 
     Use :func:`join` or :func:`start`.
     """
 
-    def __init__(self, needs: Sequence[NodeNeed], own: Any = None, folder: Path | None = None) -> None:
+    def __init__(self, needs: Sequence[NodeNeed], own: OwnRay | None = None) -> None:
         self._needs = tuple(needs)
         self._own = own
-        self._folder = folder
         self._group: Any = None
 
     @property
@@ -100,9 +145,9 @@ class RayCluster:
 
     def save_logs(self, target: Path) -> None:
         """Copy the workers' output of our own cluster to ``target``."""
-        if self._folder is None:
+        if self._own is None:
             return
-        for log in self._folder.glob("ray/session_2*/logs/worker-*"):
+        for log in self._own.folder.glob("ray/session_2*/logs/worker-*"):
             if log.stat().st_size:
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy(log, target / log.name)
@@ -118,12 +163,8 @@ class RayCluster:
                     remove_placement_group(self._group)
             ray.shutdown()
         if self._own is not None:
-            with _environment({"RAY_TMPDIR": str(self._folder)}):
-                self._own.shutdown()
+            self._own.close()
             self._own = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def join(address: str, needs: Sequence[NodeNeed]) -> RayCluster:
@@ -136,7 +177,7 @@ def join(address: str, needs: Sequence[NodeNeed]) -> RayCluster:
     """
     import ray
 
-    with _environment(_QUIET):
+    with _environment(_QUIET), _own_sigterm():
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -150,39 +191,19 @@ def start(needs: Sequence[NodeNeed]) -> RayCluster:
     Check first that this machine has the devices: :func:`offers_of_this_machine`.
     """
     import ray
-    from ray.cluster_utils import Cluster
 
-    folder = Path(tempfile.mkdtemp(prefix="hetrl-ray-", dir="/tmp"))  # Unix sockets need a short path
-    cluster: Any = None
+    own = OwnRay()
     try:
-        with _environment({**_QUIET, "RAY_TMPDIR": str(folder)}), _loopback():
+        with own.environment(), _loopback(), _own_sigterm():
             for need in needs:
-                options: dict[str, Any] = {
-                    "num_cpus": 1,
-                    "num_gpus": 0,
-                    "resources": need.bundle,
-                    "object_store_memory": _OBJECT_STORE_BYTES,
-                    "node_ip_address": "127.0.0.1",
-                    "include_dashboard": False,
-                }
-                if cluster is None:
-                    (folder / "ray").mkdir()
-                    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_log_monitor": False})
-                else:
-                    cluster.add_node(**options)
+                own.add_node(need.bundle)
             ray.init(
-                address=cluster.address,
-                _node_ip_address="127.0.0.1",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
+                address=own.address, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level=logging.ERROR
             )
     except BaseException:
-        if cluster is not None:
-            with _environment({"RAY_TMPDIR": str(folder)}):
-                cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        own.close()
         raise
-    return RayCluster(needs, own=cluster, folder=folder)
+    return RayCluster(needs, own)
 
 
 def offers_of_ray(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
@@ -216,6 +237,19 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's SIGTERM handler: Ray replaces it by one that aborts."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ Around a command, with one core of its own::
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import itertools
 import os
 import select
@@ -30,6 +32,8 @@ from hetrl.errors import Problem, SpecError
 QUOTA_PERIOD_SECONDS = 0.02
 SIGNAL_PERIOD_SECONDS = 0.08
 CYCLES_PER_TREE_WALK = 10
+REMOVE_ATTEMPTS = 100
+REMOVE_PAUSE_SECONDS = 0.1
 METHODS = ("auto", "cgroup", "signal")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _serial = itertools.count()
@@ -71,7 +75,7 @@ class Throttle:
         tree = _process_tree(pids)
         if method in ("auto", "cgroup"):
             try:
-                self._group = _Cgroup(duty, tree)
+                self._group = _Cgroup.make(duty, tree)
                 self.method = self._group.version
                 return
             except OSError as error:
@@ -106,35 +110,58 @@ class Throttle:
 
 
 class _Cgroup:
-    """A CPU quota over a set of processes."""
+    """A group of processes under a CPU quota."""
 
-    def __init__(self, duty: float, pids: Sequence[int]) -> None:
-        self.version, self._parent = _own_cgroup()
-        self._path = self._parent / f"hetrl-{os.getpid()}-{next(_serial)}"
-        self._path.mkdir()
+    def __init__(self, version: str, parent: Path, path: Path) -> None:
+        self.version = version
+        self._parent = parent
+        self._path = path
+
+    @classmethod
+    def make(cls, duty: float, pids: Sequence[int]) -> _Cgroup:
+        """Make a group of ``pids`` with ``duty`` of one core."""
+        version, parent = _own_cgroup()
+        path = parent / f"hetrl-{os.getpid()}-{next(_serial)}"
+        path.mkdir()
+        group = cls(version, parent, path)
         period_us = round(QUOTA_PERIOD_SECONDS * 1e6)
         quota_us = round(duty * period_us)
         try:
-            if self.version == "cgroup-v1":
-                (self._path / "cpu.cfs_period_us").write_text(str(period_us))
-                (self._path / "cpu.cfs_quota_us").write_text(str(quota_us))
+            if version == "cgroup-v1":
+                (path / "cpu.cfs_period_us").write_text(str(period_us))
+                (path / "cpu.cfs_quota_us").write_text(str(quota_us))
             else:
-                (self._path / "cpu.max").write_text(f"{quota_us} {period_us}")
+                (path / "cpu.max").write_text(f"{quota_us} {period_us}")
             for pid in pids:
-                (self._path / "cgroup.procs").write_text(str(pid))
+                (path / "cgroup.procs").write_text(str(pid))
         except OSError:
-            self.remove()
+            group.remove()
             raise
+        return group
 
     def remove(self) -> None:
-        members = self._path / "cgroup.procs"
-        while pids := members.read_text().split():
-            for pid in pids:
-                try:
+        """Move the members back and remove the group."""
+        for attempt in range(REMOVE_ATTEMPTS):
+            for pid in (self._path / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                     (self._parent / "cgroup.procs").write_text(pid)
-                except ProcessLookupError:  # it ended meanwhile
-                    time.sleep(0.01)
-        self._path.rmdir()
+            try:
+                self._path.rmdir()
+                return
+            except OSError as error:  # a member that just ended keeps the group busy until it is reaped
+                if error.errno != errno.EBUSY or attempt == REMOVE_ATTEMPTS - 1:
+                    raise
+                time.sleep(REMOVE_PAUSE_SECONDS)
+
+
+def remove_groups_of(pid: int) -> None:
+    """Remove the groups that a killed process has left; whatever still runs in them runs freely again."""
+    try:
+        version, parent = _own_cgroup()
+    except OSError:  # then it cannot have made any
+        return
+    for path in parent.glob(f"hetrl-{pid}-*"):
+        _Cgroup(version, parent, path).remove()
 
 
 def _own_cgroup() -> tuple[str, Path]:

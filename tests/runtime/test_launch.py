@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.demo import MARK, launch_command, launch_environment, write_plan
 
 START_SECONDS = 240
-LITTER = ("psm_", "vllm", "hetrl", "plasma", "torch_", "sem.")
+LITTER = ("psm_", "vllm", "hetrl", "plasma", "torch_")
 
 HOLD_A_CLUSTER = """
 import sys
@@ -124,6 +124,26 @@ def test_ctrl_c_ends_cleanly_and_the_run_can_go_on(tmp_path: Path, model_folder:
     assert (out / "checkpoints" / f"step-{num_done + 2:06d}").is_dir()
     assert list((out / "tensorboard").glob("events*"))
     assert marked(mark) == {}
+
+
+def test_a_killed_launcher_leaves_nothing(tmp_path: Path, model_folder: Path, mark: str) -> None:
+    plan = write_plan(tmp_path / "plan.json", model_folder, {"run.num_steps": 100_000})
+    out = tmp_path / "run"
+    before = litter()
+    process = subprocess.Popen(
+        launch_command("--plan", plan, "--out", out, "--trust-plan", "--throttle", "cpu-slow=0.5"),
+        env=launch_environment(mark),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: num_lines(out / "metrics.jsonl") >= 1, START_SECONDS, process)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until(lambda: not marked(mark), 60)
+    assert litter() <= before
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/hetrl-{process.pid}-*"))
 
 
 @pytest.fixture
