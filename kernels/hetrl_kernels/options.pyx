@@ -36,7 +36,9 @@ cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
 cdef int[3] SCORE_SHAPES = [0, 2, 4]
 cdef int[5] WEIGHTS_CHOICES = [RESIDENT, RESIDENT, ON_HOST, RESIDENT, ON_HOST]
 cdef int[5] OPTIMIZER_CHOICES = [ON_DEVICE, HOST_WHEN_IDLE, HOST_WHEN_IDLE, HOST, HOST]
-cdef double SLOW_RATIO = 3.0  # options slower than this times the fastest are cut
+cdef enum:
+    NUM_COMPARED = 48  # candidates that a new one is compared with before it is kept
+cdef double SLOW_RATIO = 2.5  # options slower than this times the fastest are cut
 cdef double WORTH_FRACTION = 0.05  # nothing is offloaded or recomputed where less than this fraction of a device is at stake
 
 
@@ -106,6 +108,18 @@ cdef void add_rank(Option option, int cell, const Rank* rank) noexcept nogil:
     option.active[cell] = fmax(option.active[cell], rank.active)
     option.idle[cell] = fmax(option.idle[cell], rank.idle)
     option.sync[cell] = fmax(option.sync[cell], rank.sync)
+
+
+cdef bint beaten(const Candidate* candidates, int number, const Candidate* new) noexcept nogil:
+    """Whether one of the latest candidates is faster by bound, and as lean."""
+    cdef int i
+    for i in range(number - 1, max(-1, number - 1 - NUM_COMPARED), -1):
+        if (
+            candidates[i].bound <= new.bound and candidates[i].active <= new.active and candidates[i].idle <= new.idle
+            and candidates[i].host <= new.host
+        ):
+            return True
+    return False
 
 
 cdef class Finder:
@@ -260,7 +274,6 @@ cdef class Finder:
         for l in range(len(found)):
             fastest = self.train_candidates(task, found[l], l, &candidates, &number, &room, fastest)
         qsort(candidates, number, sizeof(Candidate), compare_candidates)
-        self.num_candidates += number
         cdef list front = [], marks = []
         cdef Option option
         cdef double leanest_active = INFINITY, leanest_idle = INFINITY
@@ -304,44 +317,49 @@ cdef class Finder:
 
     cdef double train_candidates(
         self, int task, Layout layout, int number_of_layout, Candidate** candidates, int* number, int* room, double fastest) except? -1.0:
-        """Append the variants of a layout that fit, with lower bounds of their time; returns the lowest bound so far."""
+        """Append the variants of a layout that fit, with lower bounds of their time; returns the lowest bound so far.
+
+        Whatever does not depend on the residency is worked out once, so that a variant costs a few operations.
+        """
         cdef Tables t = self.t
         cdef int model = t.task_model[task], stages = layout.max_stages, replicas = layout.num_replicas
-        cdef int mb, recompute, sharding, residency, j, first, fits, num_shardings = 2 if replicas > 1 else 1
+        cdef int mb, recompute, sharding, residency, j, first, fits, slot, m_least, kind
         cdef int choices = 2 if self.allowed[TRAIN, ALLOW_RECOMPUTE] else 1
         cdef double sequences = <double>t.num_prompts * t.task_sequences[task]
-        cdef double[MAX_STAGES] limit
-        cdef double[MAX_STAGES] activations
+        cdef double[MAX_STAGES] limit, plain, process, spread, activations, gathered
         cdef State[3][MAX_STAGES] states
-        cdef double[MAX_STAGES] gathered
         cdef StageRing[MAX_STAGES] rings
-        cdef double bound, pipelines, active, idle, host, moved, fraction, update
+        cdef double[3][2] optimizer
+        cdef double[5] active, idle, moved, host
+        cdef double pipelines, update, base, fraction, state_active, weights_idle, bare_idle, whole_idle, w, o
+        cdef double moved_weights, moved_optimizer, host_process, host_weights, host_optimizer
         cdef bint spans = layout.num_slots * layout.degree > 1
         cdef bint on_cpu
-        cdef int kind
-        cdef Rank rank
+        cdef Candidate* new
         cdef int* layers = layout.layers
-        cdef int slot, m_least
         cdef long long cut_memory = 0, cut_slow = 0
         for j in range(stages):
             limit[j] = INFINITY
         for slot in range(layout.num_slots):
             j = slot % stages
             limit[j] = fmin(limit[j], t.node_limit[layout.node[slot]])
-        kind = t.node_type[layout.node[0]]
-        on_cpu = t.type_is_cpu[kind]
+        on_cpu = t.type_is_cpu[t.node_type[layout.node[0]]]
         first = 0
         for j in range(stages):
+            kind = t.node_type[layout.node[j]]
+            process[j] = t.type_allowance[kind, 0] + (t.type_allowance[kind, 2] if spans else 0.0)
+            spread[j] = 1.0 + t.type_allowance[kind, 3]
             for sharding in range(3):
                 states[sharding][j] = train_state(t, model, layout.degree, first, layers[j], replicas, sharding)
             gathered[j] = gathered_bytes(t, model, layout.degree, first, layers[j])
-            first += layers[j]
-        # cheapest test first: not even the smallest state fits
-        for j in range(stages):
-            if states[FSDP][j].weights + states[FSDP][j].gradients > limit[j]:
+            if states[FSDP][j].weights + states[FSDP][j].gradients > limit[j]:  # not even the smallest state fits
                 self.cut("DEVICE_MEMORY")
                 return fastest
+            first += layers[j]
         stage_rings(t, layout, rings)
+        for sharding in range(3):
+            for j in range(2):
+                optimizer[sharding][j] = -1.0
         for mb in range(5):
             if mb > 0 and TRAIN_MICRO_BATCHES[mb] * replicas * t.num_mini_batches > sequences:
                 break
@@ -353,69 +371,76 @@ cdef class Finder:
                     activations[j] = train_activations(
                         t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, TRAIN_MICRO_BATCHES[mb], recompute
                     )
+                    if not recompute:
+                        plain[j] = activations[j]
+                    fraction = fmax(fraction, plain[j] / limit[j])
+                    activations[j] = activations[j] * spread[j] + process[j]
                     first += layers[j]
-                if recompute:
-                    # worthless where the activations are small anyway
-                    first = 0
-                    for j in range(stages):
-                        fraction = fmax(
-                            fraction,
-                            train_activations(
-                                t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, TRAIN_MICRO_BATCHES[mb], False
-                            )
-                            / limit[j],
-                        )
-                        first += layers[j]
-                    if fraction < WORTH_FRACTION:
-                        continue
+                if recompute and fraction < WORTH_FRACTION:
+                    continue  # worthless where the activations are small anyway
                 pipelines = -1.0
                 for sharding in range(3):
-                    if (sharding == NO_SHARDING) != (num_shardings == 1 or not self.allowed[TRAIN, ALLOW_ZERO1]):
+                    if (sharding == NO_SHARDING) != (replicas == 1 or not self.allowed[TRAIN, ALLOW_ZERO1]):
                         continue
                     if sharding == FSDP and not self.allowed[TRAIN, ALLOW_FSDP]:
                         continue
-                    for residency in range(1 if on_cpu else 5):
-                        if OPTIMIZER_CHOICES[residency] != ON_DEVICE and not self.allowed[TRAIN, ALLOW_OPTIMIZER_HOST]:
-                            continue
+                    active[0] = active[3] = whole_idle = weights_idle = bare_idle = 0.0
+                    moved_weights = moved_optimizer = host_process = host_weights = host_optimizer = 0.0
+                    for j in range(stages):
+                        w, o = states[sharding][j].weights, states[sharding][j].optimizer
+                        base = w + states[sharding][j].gradients + activations[j] + (gathered[j] if sharding == FSDP else 0.0)
+                        active[0] = fmax(active[0], (base + o) / limit[j])
+                        active[3] = fmax(active[3], base / limit[j])
+                        whole_idle = fmax(whole_idle, (w + o + process[j]) / limit[j])
+                        weights_idle = fmax(weights_idle, (w + process[j]) / limit[j])
+                        bare_idle = fmax(bare_idle, process[j] / limit[j])
+                        moved_weights = fmax(moved_weights, 2 * w / rings[j].slowest_host_link)
+                        moved_optimizer = fmax(moved_optimizer, 2 * o / rings[j].slowest_host_link)
+                        host_process = fmax(host_process, t.type_allowance[t.node_type[layout.node[j]], 4] * rings[j].most_ranks)
+                        host_weights = fmax(host_weights, w * rings[j].most_ranks)
+                        host_optimizer = fmax(host_optimizer, o * rings[j].most_ranks)
+                    if active[3] > 1.0:
+                        cut_memory += 5
+                        continue
+                    fits = 1
+                    if pipelines < 0:
+                        pipelines = self.pipelines_bound(task, layout, mb, recompute, &m_least)
+                    if pipelines > SLOW_RATIO * fastest:
+                        cut_slow += 5
+                        break
+                    active[1] = active[2] = active[0]
+                    active[4] = active[3]
+                    idle[0], idle[1], idle[2], idle[3], idle[4] = whole_idle, weights_idle, bare_idle, weights_idle, bare_idle
+                    moved[0] = moved[3] = 0.0
+                    moved[1] = moved_optimizer
+                    moved[2] = moved_optimizer + moved_weights
+                    moved[4] = moved_weights
+                    host[0] = host_process
+                    host[1] = host[3] = host_process + host_optimizer
+                    host[2] = host[4] = host[1] + host_weights
+                    update = update_seconds(t, rings, stages, replicas, sharding, states[sharding], m_least)
+                    for residency in range(1 if on_cpu or not self.allowed[TRAIN, ALLOW_OPTIMIZER_HOST] else 5):
                         if WEIGHTS_CHOICES[residency] == ON_HOST and not self.allowed[TRAIN, ALLOW_WEIGHTS_HOST]:
                             continue
-                        active = idle = moved = host = 0.0
-                        for j in range(stages):
-                            rank = train_rank(
-                                t, t.node_type[layout.node[j]], &states[sharding][j], activations[j],
-                                gathered[j] if sharding == FSDP else 0.0, WEIGHTS_CHOICES[residency], OPTIMIZER_CHOICES[residency], spans,
-                            )
-                            active = fmax(active, rank.active / limit[j])
-                            idle = fmax(idle, rank.idle / limit[j])
-                            host = fmax(host, rank.host * rings[j].most_ranks)
-                            moved = fmax(moved, rank.moved / rings[j].slowest_host_link)
-                        if active > 1.0:
+                        if active[residency] > 1.0:
                             cut_memory += 1
                             continue
-                        fits = 1
-                        if pipelines < 0:
-                            pipelines = self.pipelines_bound(task, layout, mb, recompute, &m_least)
-                        if pipelines > SLOW_RATIO * fastest:
-                            cut_slow += 1
-                            break
-                        update = update_seconds(t, rings, stages, replicas, sharding, states[sharding], m_least)
-                        update += optimizer_seconds(t, layout, states[sharding], OPTIMIZER_CHOICES[residency] == HOST)
-                        bound = pipelines + t.num_updates * update + moved
-                        fastest = fmin(fastest, bound)
+                        j = OPTIMIZER_CHOICES[residency] == HOST
+                        if optimizer[sharding][j] < 0:
+                            optimizer[sharding][j] = optimizer_seconds(t, layout, states[sharding], j)
                         if number[0] == room[0]:
                             room[0] = max(256, 2 * room[0])
                             candidates[0] = <Candidate*>realloc(candidates[0], room[0] * sizeof(Candidate))
-                        candidates[0][number[0]].bound = bound
-                        candidates[0][number[0]].active = active
-                        candidates[0][number[0]].idle = idle
-                        candidates[0][number[0]].host = host
-                        candidates[0][number[0]].layout = number_of_layout
-                        candidates[0][number[0]].micro_batch = mb
-                        candidates[0][number[0]].recompute = recompute
-                        candidates[0][number[0]].sharding = sharding
-                        candidates[0][number[0]].residency = residency
-                        number[0] += 1
-                        if idle < WORTH_FRACTION:
+                        self.num_candidates += 1
+                        new = &candidates[0][number[0]]
+                        new.bound = pipelines + t.num_updates * (update + optimizer[sharding][j]) + moved[residency]
+                        new.active, new.idle, new.host = active[residency], idle[residency], host[residency]
+                        new.layout, new.micro_batch, new.recompute = number_of_layout, mb, recompute
+                        new.sharding, new.residency = sharding, residency
+                        if new.bound <= SLOW_RATIO * fastest and not beaten(candidates[0], number[0], new):
+                            fastest = fmin(fastest, new.bound)
+                            number[0] += 1
+                        if idle[residency] < WORTH_FRACTION:
                             break  # nothing worth moving to the host
             if not fits:
                 break  # a larger micro-batch needs more
