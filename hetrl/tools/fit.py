@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--measurements", type=Path, nargs="+", action="extend", metavar="FILE", help="files of `hetrl profile`"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: models.zip; with --measurements model.json"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: models.zip; with --measurements model.json")
     parser.add_argument("--config", type=Path, metavar="FILE", help="job file that describes the profiled devices")
     parser.add_argument("--models", type=Path, metavar="FILE", help="cost model to start from (default: built-in)")
     parser.add_argument(

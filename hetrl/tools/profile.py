@@ -21,13 +21,19 @@ STAGES = ("operators", "train", "engine", "links")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--out", type=Path, default=Path("measurements.jsonl"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--device-name", default="", metavar="NAME", help="device type to record under (default: its own)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("measurements.jsonl"), metavar="FILE", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--device-name", default="", metavar="NAME", help="device type to record under (default: its own)"
+    )
     parser.add_argument("--model", type=Path, metavar="DIR", help="model folder; its phases are measured too")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="about 100 operator shapes, under a minute (the default)")
     size.add_argument("--full", action="store_true", help="about 1,000 operator shapes, tens of minutes")
-    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto", help="default: GPUs if there are any")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="default: GPUs if there are any"
+    )
     parser.add_argument("--core", type=int, help="CPU core to profile (default: the first allowed)")
     parser.add_argument("--dtype", help="fp32, bf16 or fp16 (default: fp32 on a CPU, bf16 on a GPU)")
     parser.add_argument("--responses-per-prompt", type=int, default=8, metavar="N", help="default: %(default)s")

@@ -27,7 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--models", type=Path, metavar="FILE", help="cost model so far (default: the built-in one)")
     parser.add_argument(
-        "--measurements", type=Path, required=True, nargs="+", action="extend", metavar="FILE", help="of runs, JSON lines"
+        "--measurements",
+        type=Path,
+        required=True,
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="of runs, JSON lines",
     )
     parser.add_argument(
         "--config", "--plan", dest="config", type=Path, required=True, metavar="FILE",

@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 PENALTY = 0.01
 """Weight of departing from what was known, against the squared relative error of one row."""
 UNKNOWN_SHARE = 0.1
-"""A coefficient's departure, in shares of the time, is penalised by its inverse known share plus this: what was known to
-matter moves first, and what was not has to explain more than noise."""
+"""Departures, in shares of the time, are divided by the known share plus this: what was known to matter moves first,
+and what was not has to explain more than noise."""
 SMALL_ERROR = 0.03
 """Relative errors above this count linearly."""
 NUM_REWEIGHTINGS = 10
@@ -36,7 +36,7 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     prior
         What was known before, ``[J]``. Coefficients of columns that are zero everywhere stay as they are.
     """
-    used = columns.max(axis=0) > 0
+    used = columns.max(axis=0, initial=0.0) > 0
     if not used.any() or not len(seconds):
         return prior
     relative = columns[:, used] / seconds[:, None]

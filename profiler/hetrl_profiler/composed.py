@@ -111,7 +111,7 @@ def amounts_of(observation: Observation, costs: UnitCosts) -> Mapping[str, Array
 
 
 def predicted_seconds(observation: Observation, costs: UnitCosts) -> float:
-    """What the cost model says the observed phase takes."""
+    """Return what the cost model says the observed phase takes."""
     return sum(
         costs.model.calibration(observation.device.name, phase).seconds(*amounts.tolist())
         for phase, amounts in amounts_of(observation, costs).items()

@@ -73,7 +73,7 @@ def device_from_profile(name: str, dtype: str, measurements: Sequence[Measuremen
 
 
 def chip_from_profile(device: DeviceType, dtype: str) -> Chip:
-    """The device type as operators see it; a CPU device is one core."""
+    """Return the device type as operators see it; a CPU device is one core."""
     return Chip(
         flops_per_second=device.flops_per_second[dtype],
         memory_bytes_per_second=device.memory_bytes_per_second,

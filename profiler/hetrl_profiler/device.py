@@ -137,7 +137,9 @@ def gpu(index: int, name: str = "", dtype: str = "bf16") -> ProfiledDevice:
     known, _ = find_device(properties.name, memory_bytes=properties.total_memory, path="GPU")
     if dtype not in known.flops_per_second:
         valid = ", ".join(sorted(known.flops_per_second))
-        raise SpecError(Problem(path="--dtype", message=f"{known.name} does not compute in it", found=dtype, valid=valid))
+        raise SpecError(
+            Problem(path="--dtype", message=f"{known.name} does not compute in it", found=dtype, valid=valid)
+        )
     return ProfiledDevice(
         name=name or known.name,
         kind="cuda",
@@ -150,7 +152,9 @@ def gpu(index: int, name: str = "", dtype: str = "bf16") -> ProfiledDevice:
 
 def default_cpu_name() -> str:
     """Name of this machine's cores as a device type, e.g. ``cpu-amd-epyc``."""
-    words = [word for word in machine_facts().cpu.lower().replace("(r)", " ").replace("(tm)", " ").split() if word != "cpu"]
+    words = [
+        word for word in machine_facts().cpu.lower().replace("(r)", " ").replace("(tm)", " ").split() if word != "cpu"
+    ]
     return "-".join(["cpu", *words])
 
 

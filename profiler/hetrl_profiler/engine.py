@@ -66,9 +66,10 @@ class EnginePhases:
             blocks = MAX_NUM_SEQUENCES * (-(-longest // BLOCK_TOKENS) + 1)
             per_token = model.kv_bytes_per_token_bf16 * DTYPE_BYTES[device.dtype] // 2
             limits = {"enforce_eager": True, "kv_cache_memory_bytes": blocks * BLOCK_TOKENS * per_token}
+        dtype: Any = TORCH_DTYPES[device.dtype]
         self._llm: Any = LLM(
             model=str(folder),
-            dtype=TORCH_DTYPES[device.dtype],
+            dtype=dtype,
             trust_remote_code=False,
             max_model_len=longest,
             max_num_seqs=MAX_NUM_SEQUENCES,
@@ -79,7 +80,7 @@ class EnginePhases:
         )
 
     def points(self) -> list[Point]:
-        """Generation on all requests, then the loading of weights."""
+        """Return generation on all requests, and the loading of weights."""
         found = [self.point(request) for request in self._requests]
         load = Point(
             kind="load_weights",
@@ -90,7 +91,7 @@ class EnginePhases:
         return [*found[:2], load, *found[2:]]
 
     def point(self, request: Request) -> Point:
-        """Generation of one request."""
+        """Return the generation of one request."""
         num_sequences = request.num_prompts * self._responses
         return Point(
             kind="generate",

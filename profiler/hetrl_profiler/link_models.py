@@ -56,6 +56,4 @@ def describe_links(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def _of(measurements: Sequence[Measurement], device: str, operation: str) -> list[Measurement]:
-    return [
-        each for each in measurements if each.kind == operation and each.device_type == device and is_profile(each)
-    ]
+    return [each for each in measurements if each.kind == operation and each.device_type == device and is_profile(each)]

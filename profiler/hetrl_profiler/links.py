@@ -72,7 +72,11 @@ def _rank(rank: int, port: int, sizes: tuple[int, ...], answers: Any) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT_SECONDS)
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=TIMEOUT_SECONDS),
     )
     found = []
     for size in sizes:

@@ -104,7 +104,11 @@ def refit_run(
 
 
 def calibrate(
-    job: Job, measurements: Sequence[Measurement], model: CostModel, *, micro_batch_sizes: Mapping[str, int] | None = None
+    job: Job,
+    measurements: Sequence[Measurement],
+    model: CostModel,
+    *,
+    micro_batch_sizes: Mapping[str, int] | None = None,
 ) -> CostModel:
     """Return the model after `refit_run`."""
     return refit_run(job, measurements, model, micro_batch_sizes=micro_batch_sizes).model

@@ -128,13 +128,13 @@ def _model(measurement: Measurement, surroundings: Surroundings, models: dict[st
 
 
 def _links(job: Job | None) -> tuple[Link | None, tuple[Link, ...]]:
-    """Links of an all-reduce over all nodes, and of a weight update: between nodes, then inside one."""
+    """Links of an all-reduce over all nodes, and of a weight update inside the node that it reaches.
+
+    What a weight update costs between nodes depends on the plan; it goes to the calibration.
+    """
     if job is None:
         return None, ()
     nodes = range(len(job.topology.nodes))
-    inside = max((node.intra_link for node in job.topology.nodes), key=lambda link: 1 / link.bytes_per_second)
+    inside = min((node.intra_link for node in job.topology.nodes), key=lambda link: link.bytes_per_second)
     between = [job.topology.node_link(a, b) for a in nodes for b in nodes if a != b]
-    if not between:
-        return inside, (inside,)
-    slowest = min(between, key=lambda link: link.bytes_per_second)
-    return slowest, (slowest, inside)
+    return min(between, key=lambda link: link.bytes_per_second, default=inside), (inside,)

@@ -104,8 +104,6 @@ def _attention(pool: OperandPool, shape: Sequence[int], *, is_prefill: bool) -> 
 
     def attend(_: int) -> torch.Tensor:
         keys, values = next(keys_values)
-        return F.scaled_dot_product_attention(
-            queries, keys, values, is_causal=is_prefill, enable_gqa=heads != kv_heads
-        )
+        return F.scaled_dot_product_attention(queries, keys, values, is_causal=is_prefill, enable_gqa=heads != kv_heads)
 
     return attend

@@ -58,11 +58,11 @@ class Budget:
     num_shapes
         Operator -> number of shapes.
     point_seconds
-        Wall seconds per operator shape.
+        Busy seconds per operator shape.
     max_flops, max_bytes
         Work of the largest single call.
     phase_seconds
-        Wall seconds for all phases that torch runs, and as many for all that the engine runs.
+        Busy seconds for all phases that torch runs, and as many for all that the engine runs.
     """
 
     num_shapes: Mapping[str, int]
@@ -77,9 +77,9 @@ QUICK = Budget(
     point_seconds=0.04,
     max_flops=6e8,
     max_bytes=48e6,
-    phase_seconds=8.0,
+    phase_seconds=6.0,
 )
-"""About 15 s of a free core for the operators, and 20 s for a small model."""
+"""About 6 s of a free core for the operators, and 12 s for a model's phases; loading comes on top."""
 FULL = Budget(
     num_shapes={"gemm": 600, "attention_prefill": 150, "attention_decode": 200, "memory": 40},
     point_seconds=0.3,
@@ -110,9 +110,7 @@ def operator_points(
     if number <= 0:
         return []
     size = DTYPE_BYTES[device.dtype]
-    found = candidates(
-        operator, POOL_SEED, max_flops=budget.max_flops, max_bytes=budget.max_bytes, dtype_bytes=size
-    )
+    found = candidates(operator, POOL_SEED, max_flops=budget.max_flops, max_bytes=budget.max_bytes, dtype_bytes=size)
     return [operator_point(operator, shape, device, pool) for shape in most_informative(found, measured, number)]
 
 

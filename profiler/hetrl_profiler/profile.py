@@ -112,7 +112,9 @@ def model_labels(folder: Path | None) -> tuple[dict[str, str], Model | None]:
         return {}, None
     if not (folder / "model.safetensors").is_file():
         raise SpecError(
-            Problem(path="--model", message="no model there", found=str(folder), valid="a folder with model.safetensors")
+            Problem(
+                path="--model", message="no model there", found=str(folder), valid="a folder with model.safetensors"
+            )
         )
     model = find_model(str(folder), path="--model")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from hetrl.measure import Measurement, MeasurementStore, load_measurements
 from hetrl_profiler.device import ProfiledDevice
 from hetrl_profiler.points import Point
 from hetrl_profiler.progress import Progress
-from hetrl_profiler.timing import Sample, slowdown, summarize, take_samples
+from hetrl_profiler.timing import Budgeted, Sample, slowdown, summarize, take_samples
 
 BLOCK_SECONDS = 3.0
 """A block's samples share one factor from busy to wall time."""
@@ -35,12 +35,14 @@ class Recorder:
         self.progress = progress
         self.store = MeasurementStore(path, labels={"source": PROFILE, "dtype": device.dtype, **labels})
         found = load_measurements(path) if path.exists() else ()
-        self.stored = [each for each in found if each.device_type == device.name and each.labels.get("source") == PROFILE]
+        self.stored = [
+            each for each in found if each.device_type == device.name and each.labels.get("source") == PROFILE
+        ]
         self._done = {each.labels.get("point", "") for each in self.stored}
         self.impossible: list[str] = []
 
     def measured(self, kind: str) -> list[Measurement]:
-        """Stored measurements of a kind and this device's dtype."""
+        """Return stored measurements of a kind and this device's dtype."""
         return [each for each in self.stored if each.kind == kind and each.labels.get("dtype") == self.device.dtype]
 
     def is_done(self, point: Point) -> bool:
@@ -48,14 +50,14 @@ class Recorder:
         return self._name(point) in self._done
 
     def run(self, points: Sequence[Point], *, point_seconds: float, total_seconds: float = float("inf")) -> None:
-        """Measure points in their order; after `total_seconds` of wall time the rest is left out."""
-        began = time.perf_counter()
+        """Measure points in their order; when `total_seconds` of busy time are used, the rest is left out."""
+        total = Budgeted(self.device.clock(), total_seconds)
         waiting = [point for point in points if not self.is_done(point)]
         self.progress.expect(len(waiting))
         block: list[tuple[Point, list[Sample], Mapping[str, float]]] = []
-        block_began = began
+        block_began = time.perf_counter()
         for number, point in enumerate(waiting):
-            if time.perf_counter() - began > total_seconds:
+            if total.is_used():
                 self.progress.skip(len(waiting) - number)
                 break
             call = point.prepare()
@@ -75,7 +77,9 @@ class Recorder:
         for point, samples, results in block:
             timing = summarize(samples, factor)
             if timing.busy_seconds < point.least_seconds:
-                self.impossible.append(f"{point.name}: {timing.busy_seconds:.3g} s, at least {point.least_seconds:.3g} s")
+                self.impossible.append(
+                    f"{point.name}: {timing.busy_seconds:.3g} s, at least {point.least_seconds:.3g} s"
+                )
                 continue
             found.append(
                 self.store.build(

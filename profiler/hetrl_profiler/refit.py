@@ -105,9 +105,7 @@ def refit(observations: Sequence[Observation], model: CostModel, precision: Prec
                 pairs[device, phase] = (old[number], new)
                 fitted[device, phase] = new
             changes += _changes(device, phases, rows, columns @ before, columns @ after)
-    return Refit(
-        model=replace(model, calibrations=fitted, source=source), changes=tuple(changes), calibrations=pairs
-    )
+    return Refit(model=replace(model, calibrations=fitted, source=source), changes=tuple(changes), calibrations=pairs)
 
 
 def _columns(rows: Sequence[Observation], phases: tuple[str, ...], costs: UnitCosts) -> Array:
@@ -116,7 +114,7 @@ def _columns(rows: Sequence[Observation], phases: tuple[str, ...], costs: UnitCo
 
 
 def _prior(old: Sequence[PhaseCalibration]) -> Array:
-    """What was measured before, or the bare composed time: a default that nobody measured is no knowledge."""
+    """Return what was measured before, or the bare composed time: a default that nobody measured is no knowledge."""
     bare = PhaseCalibration()
     return np.concatenate([coefficients_of(each if each.provenance == "measured" else bare) for each in old])
 

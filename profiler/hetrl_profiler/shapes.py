@@ -61,7 +61,9 @@ def candidates(operator: str, seed: int, *, max_flops: float, max_bytes: float, 
     low, high, steps = (np.array(each, dtype=np.float64) for each in (region.low, region.high, region.steps))
     drawn = np.exp(np.log(low) + points[:, : len(low)] * np.log(high / low))
     drawn = np.clip(np.round(drawn / steps), 1, None) * steps
-    shapes = [_whole(operator, row.tolist(), point[len(low) :].tolist()) for row, point in zip(drawn, points, strict=True)]
+    shapes = [
+        _whole(operator, row.tolist(), point[len(low) :].tolist()) for row, point in zip(drawn, points, strict=True)
+    ]
     work = work_of(operator, np.array(shapes).T, dtype_bytes, _UNIT)
     fits = (work.flops <= max_flops) & (work.bytes <= max_bytes)
     return list(dict.fromkeys(shape for shape, good in zip(shapes, fits, strict=True) if good))

@@ -1,4 +1,4 @@
-"""Timing on a machine that does other things too: medians of samples, outliers locked out, slow-downs from outside seen.
+"""Timing on a machine that does other things too: medians, outliers locked out, slow-downs from outside seen.
 
 A device may be held to a part of its speed from outside (a CPU quota, stop and continue signals) or share its cores
 with others. A single sample then shows either nothing of it or too much. So on a CPU every sample is the CPU time the
@@ -26,6 +26,9 @@ MAX_SAMPLES = 25
 MIN_SAMPLE_SECONDS = 2e-3
 """Shorter calls are repeated within a sample until the clock's own cost does not show."""
 
+PATIENCE = 2.0
+"""Wall seconds that may pass per busy second of a budget."""
+
 Operation = Callable[[int], object]
 """Something to time; it gets the number of the call, so that it can turn to fresh operands (cold caches)."""
 
@@ -49,6 +52,20 @@ class Clock:
         self.synchronize()
         now = time.perf_counter()
         return now, now
+
+
+class Budgeted:
+    """A budget of busy seconds that starts now; it also ends after `PATIENCE` times as many wall seconds."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._busy, self._wall = clock.read()
+
+    def is_used(self) -> bool:
+        """Whether the time is over."""
+        busy, wall = self._clock.read()
+        return busy - self._busy > self._seconds or wall - self._wall > PATIENCE * self._seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +116,11 @@ class Timing:
 
 
 def take_samples(operation: Operation, clock: Clock, *, budget_seconds: float) -> list[Sample]:
-    """Warm up with one call, then sample until the median is stable or the wall-time budget is used.
+    """Warm up with one call, then sample until the median is stable or the budget of busy seconds is used.
 
     At least `MIN_SAMPLES` samples are taken, but one is enough where it exceeds the budget alone.
     """
-    began = time.perf_counter()
+    budget = Budgeted(clock, budget_seconds)
     operation(0)
     done, per_sample = 1, 1
     samples: list[Sample] = []
@@ -118,8 +135,7 @@ def take_samples(operation: Operation, clock: Clock, *, budget_seconds: float) -
             per_sample = min(20 * per_sample, round(per_sample * MIN_SAMPLE_SECONDS / max(spent, 1e-7)) + 1)
             continue
         samples.append(Sample(spent, wall_after - wall, per_sample))
-        used = time.perf_counter() - began
-        if used > budget_seconds and (len(samples) >= MIN_SAMPLES or wall_after - wall > budget_seconds):
+        if budget.is_used() and (len(samples) >= MIN_SAMPLES or spent > budget_seconds):
             break
         if len(samples) > MIN_SAMPLES and _is_stable(samples):
             break

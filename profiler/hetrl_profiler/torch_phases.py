@@ -39,7 +39,8 @@ class TorchPhases:
         self._labels = dict(labels)
         self._max_tokens = model.max_position
         self._vocab = model.vocab_size
-        self._model: Any = AutoModelForCausalLM.from_pretrained(
+        loader: Any = AutoModelForCausalLM
+        self._model = loader.from_pretrained(
             str(folder), dtype=getattr(torch, TORCH_DTYPES[device.dtype]), attn_implementation="sdpa",
             local_files_only=True, trust_remote_code=False, use_safetensors=True,
         ).to(device.torch_device)  # fmt: skip
@@ -89,9 +90,7 @@ class TorchPhases:
         sizes = [min(micro_batch_size, num_sequences - at) for at in range(0, num_sequences, micro_batch_size)]
         draw = self._torch.randint
         where = self._device.torch_device
-        return [
-            tuple(draw(3, self._vocab, (size, num_tokens - 1), device=where) for _ in range(2)) for size in sizes
-        ]  # type: ignore[misc]
+        return [tuple(draw(3, self._vocab, (size, num_tokens - 1), device=where) for _ in range(2)) for size in sizes]  # type: ignore[misc]
 
     def _score(self, *shape: int) -> Operation:
         self._model.eval()

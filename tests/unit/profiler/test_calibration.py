@@ -1,0 +1,67 @@
+"""Fitting of phase calibrations: exact where the data decide, sensible where they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetrl_profiler.calibration import fit_coefficients
+
+BARE = np.array([1.0, 0.0, 0.0])
+
+
+def columns(num_rows: int = 12) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    return np.stack(
+        [draw.uniform(0.01, 1.0, num_rows), draw.integers(1, 60, num_rows), draw.integers(8, 900, num_rows)], 1
+    )
+
+
+def test_coefficients_behind_exact_data_are_found() -> None:
+    truth = np.array([2.5, 0.004, 0.0003])
+    table = columns()
+    fitted = fit_coefficients(table, table @ truth, np.ones(len(table)), BARE)
+    assert table @ fitted == pytest.approx(table @ truth, rel=0.02)
+    assert fitted == pytest.approx(truth, rel=0.1)
+
+
+def test_one_slow_row_in_twelve_moves_little() -> None:
+    truth = np.array([2.5, 0.004, 0.0])
+    table = columns()
+    seconds = table @ truth
+    seconds[3] *= 10.0
+    fitted = fit_coefficients(table, seconds, np.ones(len(table)), BARE)
+    others = np.arange(len(table)) != 3
+    assert np.median(np.abs(table[others] @ fitted / (table[others] @ truth) - 1.0)) < 0.05
+
+
+def test_a_single_shape_scales_what_was_known() -> None:
+    """30 % slower than known, one shape only: every coefficient grows by 30 %."""
+    prior = np.array([2.0, 0.003, 0.0001])
+    table = np.tile([0.1, 32.0, 1000.0], (5, 1))
+    fitted = fit_coefficients(table, 1.3 * table @ prior, np.ones(5), prior)
+    assert fitted == pytest.approx(1.3 * prior)
+
+
+def test_a_single_shape_without_knowledge_scales_the_composed_time() -> None:
+    fitted = fit_coefficients(np.array([[0.1, 32.0, 1000.0]]), np.array([0.4]), np.ones(1), BARE)
+    assert fitted == pytest.approx([4.0, 0.0, 0.0])
+
+
+def test_nothing_composed_goes_to_iterations() -> None:
+    """A weight update of unknown links: the composed time is 0, so the iteration takes it all."""
+    fitted = fit_coefficients(np.array([[0.0, 1.0, 0.0]] * 3), np.array([0.04, 0.05, 0.06]), np.ones(3), BARE)
+    assert fitted[1] == pytest.approx(0.05, rel=0.05)
+    assert fitted[[0, 2]] == pytest.approx([1.0, 0.0])
+
+
+def test_without_rows_nothing_changes() -> None:
+    assert fit_coefficients(np.zeros((0, 3)).reshape(0, 3), np.zeros(0), np.zeros(0), BARE) is BARE
+
+
+def test_heavier_rows_decide() -> None:
+    """Two groups of equal shapes that disagree: the fit goes with the weight."""
+    table = np.tile([0.1, 0.0, 0.0], (6, 1))
+    seconds = np.array([0.1, 0.1, 0.1, 0.3, 0.3, 0.3])
+    fitted = fit_coefficients(table, seconds, np.array([1e-3] * 3 + [1.0] * 3), BARE)
+    assert fitted[0] == pytest.approx(3.0, rel=0.02)
