@@ -162,6 +162,32 @@ cdef class Splitter:
         return number if self.valid[number] else -1
 
 
+    cdef bint caps_hold(self, Layout layout) noexcept:
+        """Whether no stage of a layout has more layers than this splitter's memory caps admit."""
+        cdef double unused = 0.0, other = 0.0
+        cdef int slot, cap
+        for slot in range(layout.num_slots):
+            cap = layout.layers[slot]
+            stage_terms(
+                self.t, self.task, self.degree_index, self.degree, self.t.node_type[layout.node[slot]], False, self.state_bytes,
+                &unused, &other, &cap,
+            )
+            if cap < layout.layers[slot]:
+                return False
+        return True
+
+
+cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes):
+    cdef Splitter splitter = Splitter.__new__(Splitter)
+    splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, degree_index, DEGREES[degree_index]
+    splitter.state_bytes = state_bytes
+    return splitter
+
+
+cdef bint same_layers(Layout a, Layout b) noexcept:
+    return a.num_slots == b.num_slots and memcmp(a.layers, b.layers, a.num_slots * sizeof(int)) == 0
+
+
 cdef Layout build(Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes):
     """A layout with split layers and classes of equal replicas; None if no split fits."""
     cdef Layout layout = Layout.__new__(Layout)
@@ -244,19 +270,13 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
         for start, stop in vendor_runs(t, groups, num_groups, train):
             for use in prefixes(t, groups, start, stop):
                 varied = t.node_type[groups[start]] != t.node_type[groups[start + use - 1]]
-                for state_bytes in SPLIT_BYTES[: 4 if varied and train else 1]:
-                    splitter = Splitter.__new__(Splitter)
-                    splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, d, DEGREES[d]
-                    splitter.state_bytes = state_bytes
-                    for p in range(10):
-                        if PIPELINES[p] > use or PIPELINES[p] > t.model_layers[model] or (p > 0 and not pipelines):
-                            break
-                        if state_bytes > 0 and p == 0:
-                            continue
-                        chain(t, splitter, devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
+                splitters = [new_splitter(t, task, d, each) for each in SPLIT_BYTES[: 4 if varied and train else 1]]
+                for p in range(10):
+                    if PIPELINES[p] > use or PIPELINES[p] > t.model_layers[model] or (p > 0 and not pipelines):
+                        break
+                    chain(t, splitters if p else splitters[:1], devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
         if not train:
-            splitter = Splitter.__new__(Splitter)
-            splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, d, DEGREES[d]
+            splitter = new_splitter(t, task, d, 0.0)
             per_type(t, splitter, devices, groups, num_groups, nodes, first, found, pipelines)
     free(order)
     free(groups)
@@ -329,7 +349,7 @@ cdef bint one_vendor(Tables t, const int* nodes, int num_stages):
 
 
 cdef void chain(
-    Tables t, Splitter splitter, Devices devices, const int* groups, int num_groups, int num_stages, int* nodes, int* first,
+    Tables t, list splitters, Devices devices, const int* groups, int num_groups, int num_stages, int* nodes, int* first,
     list found, bint train):
     """Neighbours chained, and one stage per speed class."""
     cdef int i, j, way, num_replicas = num_groups // num_stages
@@ -353,9 +373,14 @@ cdef void chain(
                 differs = differs and one_vendor(t, nodes + first[i], num_stages)
             if not differs:
                 continue
-        layout = build(t, splitter, devices, num_replicas, first, nodes)
-        if layout is not None:
-            found.append(layout)
+        mine = []
+        for splitter in splitters:
+            if mine and (<Splitter>splitter).caps_hold(mine[0]):
+                continue  # the fastest split fits these caps: it would come out again
+            layout = build(t, splitter, devices, num_replicas, first, nodes)
+            if layout is not None and not any([same_layers(layout, other) for other in mine]):
+                mine.append(layout)
+        found.extend(mine)
 
 
 cdef void per_type(

@@ -356,6 +356,9 @@ cdef class Finder:
                 self.cut("DEVICE_MEMORY")
                 return fastest
             first += layers[j]
+        if self.pipelines_bound(task, layout, 0, False, &m_least) > 2 * SLOW_RATIO * fastest:
+            self.cut("SLOW_LAYOUT")
+            return fastest
         stage_rings(t, layout, rings)
         for sharding in range(3):
             for j in range(2):
