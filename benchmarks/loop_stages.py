@@ -99,10 +99,9 @@ def profile(fleet: Fleet) -> None:
 def fit(fleet: Fleet) -> Path:
     """Fit both profiles into one cost model."""
     out = fleet.folder / "fitted.json"
-    words = ["hetrl.tools.fit", "--out", str(out)]
-    for kind in ("cpu-fast", "cpu-slow"):
-        words += ["--measurements", str(fleet.folder / f"profile_{kind}.jsonl")]
-    wait(command(*words, title="hetrl fit --measurements profile_*.jsonl --out fitted.json"))
+    profiles = [str(fleet.folder / f"profile_{kind}.jsonl") for kind in ("cpu-fast", "cpu-slow")]
+    words = ["hetrl.tools.fit", "--measurements", *profiles, "--config", str(fleet.job), "--out", str(out)]
+    wait(command(*words, title="hetrl fit --measurements profile_*.jsonl --config job.yaml --out fitted.json"))
     return out
 
 
@@ -138,6 +137,11 @@ def refit(fleet: Fleet, models: Path) -> Path:
     """Fold run 1 into the cost model."""
     out = fleet.folder / "refitted.json"
     words = ["hetrl.tools.refit", "--models", str(models), "--measurements", str(fleet.run_1), "--out", str(out)]
-    words += ["--config", str(fleet.job)]
-    wait(command(*words, title="hetrl refit --models fitted.json --measurements run_1.jsonl --out refitted.json"))
+    words += ["--plan", str(fleet.folder / "plan.json")]
+    wait(
+        command(
+            *words,
+            title="hetrl refit --models fitted.json --measurements run_1.jsonl --plan plan.json --out refitted.json",
+        )
+    )
     return out
