@@ -50,11 +50,11 @@ GPU_ALLOWANCES = Allowances(
     fragmentation=0.10,
     host_process_bytes=int(4.0 * GIB),
 )
-CPU_ALLOWANCES = Allowances(
+CPU_ALLOWANCES = Allowances(  # fragmentation: measured by benchmarks/memory_peaks.py
     process_bytes=int(0.6 * GIB),
     engine_bytes=int(0.6 * GIB),
     communication_bytes=int(0.05 * GIB),
-    fragmentation=0.10,
+    fragmentation=0.20,
     host_process_bytes=0,
 )
 
@@ -110,13 +110,17 @@ def stage_parameters(model: Model, first_layer: int, num_layers: int) -> int:
 
 
 def activation_bytes_per_token(
-    model: Model, layer: Layer, tensor_parallel: int, *, bytes_per_element: int = 2
+    model: Model, layer: Layer, tensor_parallel: int, *, bytes_per_element: int = 2, eager: bool = False
 ) -> float:
     """Bytes kept for the backward pass by one layer and one token, with flash attention and without recomputation.
 
     Inputs of norms and projections stay whole on every rank (10 bytes per hidden element in two-byte precision,
     fp32 norm statistics included); queries, keys, values, attention output and MLP intermediates are divided by the
     tensor degree. A plain 4h MLP with full heads gives the ``10 + 24/T`` of arXiv 2205.05198.
+
+    ``eager`` is for PyTorch without fused operators: a norm keeps its input, the normalised input and its output; keys
+    and values are expanded to all heads; attention's output is kept twice; the activation function keeps its input
+    and output beside the product (benchmarks/memory_peaks.py).
     """
     heads = layer.num_heads * (layer.head_dim + layer.v_head_dim) + layer.num_kv_heads * (
         layer.head_dim + layer.v_head_dim
@@ -126,6 +130,10 @@ def activation_bytes_per_token(
     )
     mlp = (3 if layer.gated else 2) * width
     replicated = 5 * model.hidden_size + layer.num_experts
+    if eager:
+        heads = layer.num_heads * (2 * layer.head_dim + 3 * layer.v_head_dim)
+        mlp += width
+        replicated += model.hidden_size
     return bytes_per_element * (replicated + (heads + mlp) / tensor_parallel)
 
 
@@ -140,13 +148,16 @@ def stage_activation_bytes(
     micro_batches_in_flight: int,
     recompute: bool,
     bytes_per_element: int = 2,
+    eager: bool = False,
 ) -> float:
     """Activation bytes of a training stage at its peak, logits included on the last stage.
 
-    With recomputation a layer keeps only its input, and one layer at a time is expanded.
+    With recomputation a layer keeps only its input, and one layer at a time is expanded. An eager loss holds a
+    gradient of every logit beside it.
     """
+    size = bytes_per_element
     per_token = [
-        (activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=bytes_per_element), count)
+        (activation_bytes_per_token(model, layer, tensor_parallel, bytes_per_element=size, eager=eager), count)
         for layer, count in layer_counts(model, first_layer, num_layers)
     ]
     batch_tokens = micro_batch_size * tokens
@@ -158,8 +169,17 @@ def stage_activation_bytes(
         expanded = 0.0
     logits = 0.0
     if first_layer + num_layers == model.num_layers and model.head == "lm":
-        logits = logits_bytes(model, micro_batch_size * tokens, tensor_parallel, bytes_per_element=bytes_per_element)
+        logits = logits_bytes(model, micro_batch_size * tokens, tensor_parallel, bytes_per_element=size)
+        logits *= 2 if eager else 1
     return kept + expanded + logits
+
+
+def optimizer_workspace_bytes(model: Model, bytes_per_element: int = 4) -> float:
+    """Bytes that a parameter-by-parameter AdamW step takes beside its states: three times the largest matrix."""
+    layer = model.layers[0]
+    width = max(layer.intermediate_size, layer.moe_intermediate_size, layer.num_heads * layer.head_dim)
+    largest = model.hidden_size * max(model.vocab_size, width)
+    return 3.0 * largest * bytes_per_element
 
 
 def logits_bytes(model: Model, num_tokens: float, tensor_parallel: int, *, bytes_per_element: int = 2) -> float:

@@ -21,6 +21,7 @@ from hetrl.workload.memory import (
     allowances,
     kv_bytes_per_token,
     logits_bytes,
+    optimizer_workspace_bytes,
     stage_activation_bytes,
     stage_parameters,
     train_state_bytes_per_parameter,
@@ -59,6 +60,8 @@ class TrainSetup:
         Sequences of a micro-batch and tokens of the longest one.
     recompute, precision
         As in a job; LoRA by ``precision.lora_rank``.
+    eager
+        PyTorch without fused operators, as on a CPU.
     staging_copies
         Copies of offloaded state that the host holds: 2 where pinned staging buffers double it.
     load_copies_per_rank
@@ -76,6 +79,7 @@ class TrainSetup:
     micro_batch_size: int = 1
     tokens: int = 2048
     recompute: bool = True
+    eager: bool = False
     precision: Precision = field(default_factory=Precision)
     staging_copies: int = 1
     load_copies_per_rank: int = 0
@@ -282,13 +286,17 @@ def train_terms(model: Model, train: TrainSetup, vendor: str) -> tuple[dict[str,
             micro_batches_in_flight=in_flight,
             recompute=train.recompute,
             bytes_per_element=element,
+            eager=train.eager,
         )
         logits = 0.0
         if last and model.head == "lm":
             logits = logits_bytes(model, train.micro_batch_size * train.tokens, train.tensor, bytes_per_element=element)
+            logits *= 2 if train.eager else 1
         fixed = {"process": float(allowed.process_bytes)}
         if train.num_devices > 1:
             fixed["communication"] = float(allowed.communication_bytes)
+        if train.eager and not train.host_optimizer:  # the allocator keeps it between steps
+            fixed["optimizer workspace"] = optimizer_workspace_bytes(model, element)
         away = "optimizer" in train.offload or train.host_optimizer
         moments = {
             "forward_backward": {
@@ -296,7 +304,7 @@ def train_terms(model: Model, train: TrainSetup, vendor: str) -> tuple[dict[str,
                 "gradients": gradients,
                 "optimizer": 0.0 if away else optimizer,
                 "activations": (activations - logits) * (1 + allowed.fragmentation),
-                "logits": logits,
+                "logits": logits * (1 + allowed.fragmentation),
                 **fixed,
             },
             "optimizer_step": {
