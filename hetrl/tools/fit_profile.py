@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hetrl.cost.model import CostModel
-from hetrl.errors import EXIT_OK
+from hetrl.errors import EXIT_OK, Problem, SpecError
 from hetrl.measure import Measurement, load_measurements
 from hetrl.tools.job_or_plan import read_job_or_plan
 from hetrl_profiler.refit import Refit
@@ -32,7 +32,7 @@ def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = 
     from hetrl_profiler.link_models import describe_links
     from hetrl_profiler.model_fit import fit_profile
 
-    measurements = [each for path in paths for each in load_measurements(path)]
+    measurements = read_measurements(paths)
     job = read_job_or_plan(config)[0] if config is not None else None
     model = CostModel.load(base) if base is not None else CostModel.builtin()
     fitted, operators = fit_profile(measurements, model, job=job, source=str(out))
@@ -78,7 +78,17 @@ def print_changes(console: Console, fitted: Refit, *, before: str) -> None:
     console.print(table)
 
 
-def kinds_of(measurements: Sequence[Measurement]) -> str:
-    """Kinds and how many of each, for messages."""
-    kinds = [each.kind for each in measurements]
-    return ", ".join(f"{kind} ({kinds.count(kind)})" for kind in dict.fromkeys(kinds))
+def read_measurements(paths: Sequence[Path]) -> list[Measurement]:
+    """Read files of measurements; SpecError names those that cannot be read, and every bad line."""
+    problems: list[Problem] = []
+    found: list[Measurement] = []
+    for path in paths:
+        try:
+            found += load_measurements(path)
+        except OSError as error:
+            problems.append(Problem(path=str(path), message=f"cannot be read: {error.strerror}"))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+    return found

@@ -16,10 +16,9 @@ from rich.console import Console
 
 from hetrl.cost.model import CostModel
 from hetrl.errors import EXIT_OK
-from hetrl.measure import load_measurements
 from hetrl.plan.plan import Plan
 from hetrl.tools.cli import run_command
-from hetrl.tools.fit_profile import print_changes
+from hetrl.tools.fit_profile import print_changes, read_measurements
 from hetrl.tools.job_or_plan import read_job_or_plan
 
 
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     job, plan = read_job_or_plan(args.config)
     model = CostModel.load(args.models) if args.models is not None else CostModel.builtin()
-    measurements = [each for path in args.measurements for each in load_measurements(path)]
+    measurements = read_measurements(args.measurements)
     fitted = refit_run(job, measurements, model, micro_batch_sizes=micro_batch_sizes(plan), source=str(args.out))
     fitted.model.save(args.out)
     console = Console()

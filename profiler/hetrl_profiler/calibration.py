@@ -21,6 +21,8 @@ PENALTY = 0.01
 UNKNOWN_SHARE = 0.1
 """Departures, in shares of the time, are divided by the known share plus this: what was known to matter moves first,
 and what was not has to explain more than noise."""
+LEAST_KEPT = 0.1
+"""No coefficient falls below this share of what was known: a phase's time never stops depending on its work."""
 SMALL_ERROR = 0.03
 """Relative errors above this count linearly."""
 NUM_REWEIGHTINGS = 10
@@ -46,12 +48,13 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     share = np.maximum((weights[:, None] * relative).sum(axis=0) / weights.sum(), 1e-12)
     penalty = np.diag(np.sqrt(PENALTY / (known * share + UNKNOWN_SHARE)))
     shares = known * share
+    floor = LEAST_KEPT * shares
     for _ in range(NUM_REWEIGHTINGS):
         error = np.abs(relative @ (shares / share) - 1.0)
         root = np.sqrt(weights / np.maximum(error / SMALL_ERROR, 1.0))
         left = np.concatenate([root[:, None] * relative / share, penalty])
         right = np.concatenate([root, penalty @ (known * share)])
-        shares = nnls(left, right)[0]
+        shares = floor + nnls(left, right - left @ floor)[0]
     fitted = prior.copy()
     fitted[used] = shares / share
     return fitted

@@ -65,3 +65,13 @@ def test_heavier_rows_decide() -> None:
     seconds = np.array([0.1, 0.1, 0.1, 0.3, 0.3, 0.3])
     fitted = fit_coefficients(table, seconds, np.array([1e-3] * 3 + [1.0] * 3), BARE)
     assert fitted[0] == pytest.approx(3.0, rel=0.02)
+
+
+def test_work_never_stops_to_count() -> None:
+    """Iterations explain everything, but the composed time keeps a tenth of what it was known to be."""
+    prior = np.array([2.0, 1e-3, 0.0])
+    table = np.array([[0.01, 10.0, 0.0], [0.1, 11.0, 0.0], [0.2, 9.0, 0.0], [0.05, 60.0, 0.0], [0.3, 5.0, 0.0]])
+    seconds = 0.5 * table[:, 1]
+    fitted = fit_coefficients(table, seconds, np.ones(5), prior)
+    assert fitted[0] >= 0.0999 * prior[0] * np.median(seconds / (table @ prior))
+    assert table @ fitted == pytest.approx(seconds, rel=0.6)
