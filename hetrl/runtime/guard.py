@@ -37,11 +37,13 @@ class Guard:
         self._process.wait(timeout=60)
 
 
-def processes_of(folder: Path) -> list[int]:
-    """Return the living processes that were started for this folder, or write to files in it."""
+def processes_of(folder: Path, launcher: int) -> list[int]:
+    """Return the living processes, except the launcher, that were started for this folder or write to files in it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if int(process.name) == launcher:  # Ray's client in it keeps a log there
+                continue
             if _has_variable(process, folder) or _writes_into(process, folder):
                 found.append(int(process.name))
     return found
@@ -62,10 +64,10 @@ def _writes_into(process: Path, folder: Path) -> bool:
     return False
 
 
-def end_processes(folder: Path) -> None:
+def end_processes(folder: Path, launcher: int) -> None:
     """Kill them, again and again while they start others."""
     for _ in range(_ROUNDS):
-        living = processes_of(folder)
+        living = processes_of(folder, launcher)
         if not living:
             return
         for pid in living:
@@ -77,7 +79,7 @@ def end_processes(folder: Path) -> None:
 def main(folder: Path, launcher: int) -> None:
     """Wait for the launcher's end, then clean up."""
     sys.stdin.buffer.read()
-    end_processes(folder)
+    end_processes(folder, launcher)
     shutil.rmtree(folder, ignore_errors=True)
     remove_groups_of(launcher)
 
