@@ -128,10 +128,18 @@ def train_flops(model: Model, *, num_sequences: float, tokens: float, recompute:
 
 
 def lora_parameters(model: Model, rank: int) -> int:
-    """Trainable parameters of rank-``rank`` adapters on all projections of all layers."""
+    """Trainable parameters of rank-``rank`` adapters on all projections of all layers.
+
+    Queries, keys and values, and gate and up, have an adapter each although they are one matrix product here.
+    """
+    separate = {"attention_input": 3, "mlp_up": 2, "expert_up": 2}
     total = 0
     for layer in model.layers:
-        projections = attention_projections(model.hidden_size, layer) + dense_projections(model.hidden_size, layer)
-        total += rank * sum(p.n + p.k for p in projections)
-        total += rank * layer.num_experts * sum(p.n + p.k for p in expert_projections(model.hidden_size, layer))
+        copies = {**separate, "attention_input": 1} if layer.kv_is_latent else separate
+        if not layer.gated:
+            copies = {**copies, "mlp_up": 1, "expert_up": 1}
+        dense = attention_projections(model.hidden_size, layer) + dense_projections(model.hidden_size, layer)
+        experts = expert_projections(model.hidden_size, layer)
+        total += rank * sum(p.n + copies.get(p.name, 1) * p.k for p in dense)
+        total += rank * layer.num_experts * sum(p.n + copies.get(p.name, 1) * p.k for p in experts)
     return total
