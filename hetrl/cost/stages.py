@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from hetrl.cost.collectives import all_reduce_seconds, send_seconds, slowest_link
@@ -27,15 +27,21 @@ class PlacedStage:
     link: Link | None
 
 
-ReplicaClass = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
-"""Prompts, and per stage the layers and the nodes of its devices: equal replicas take equal time."""
+ReplicaClass = Hashable
+"""What a replica's seconds depend on: equal replicas take equal time."""
 
 
 def replica_class(topology: Topology, replica: Replica) -> ReplicaClass:
-    """Key under which equal replicas of one task plan are evaluated once."""
-    return replica.num_prompts, tuple(
-        (stage.num_layers, tuple(topology.devices[device].node for device in stage.devices)) for stage in replica.stages
+    """Key under which equal replicas of one task plan are evaluated once: prompts, stages, their types and links."""
+    stages = tuple(
+        (placed.stage.num_layers, placed.stage.tensor_parallel, placed.device_type.name, placed.link)
+        for placed in _placed_stages(topology, replica)
     )
+    sends = tuple(
+        topology.link(source.devices[-1], target.devices[0])
+        for source, target in zip(replica.stages, replica.stages[1:], strict=False)
+    )
+    return replica.num_prompts, stages, sends
 
 
 def placed_stages(topology: Topology, replica: Replica) -> tuple[PlacedStage, ...]:

@@ -24,7 +24,7 @@ from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import set_partitions
 from hetrl.search.level4_assignment import Starts
-from hetrl.search.level5_placement import place, rebalance
+from hetrl.search.level5_placement import place
 from hetrl.spec.job import Job
 
 ALIGNED_STARTS = 4
@@ -240,12 +240,11 @@ def _objective(job: Job, estimate: Estimate) -> float:
 
 
 def _finish(context: SearchContext, candidate: Candidate) -> tuple[Plan, Estimate]:
+    """The candidate's plan with exact shares, or with those it was costed with should exact ones not fit."""
     plan = place(context, candidate)
     estimate = evaluate(context.job, plan, context.costs)
-    rebalanced = rebalance(context, plan)
-    if rebalanced == plan:
+    if estimate.step_seconds <= candidate.cost or context.job.optimizer.objective != "step_seconds":
         return plan, estimate
-    better = evaluate(context.job, rebalanced, context.costs)
-    if better.feasible and better.step_seconds <= estimate.step_seconds:
-        return rebalanced, better
-    return plan, estimate
+    costed = place(context, candidate, exact_shares=False)
+    other = evaluate(context.job, costed, context.costs)
+    return min((plan, estimate), (costed, other), key=lambda pair: pair[1].step_seconds)

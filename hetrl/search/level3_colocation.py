@@ -17,18 +17,20 @@ WEIGHTS = ("resident", "host", "dropped", "shared")
 OPTIMIZER_STATES = ("device", "host_when_idle", "host")
 
 
-def task_plan(context: SearchContext, option: Option, first_free: list[int]) -> TaskPlan:
+def task_plan(context: SearchContext, option: Option, first_free: list[int], shares: list[int]) -> TaskPlan:
     """Turn a kernel's option into a task plan.
 
     Parameters
     ----------
     first_free
         Per node the position of the first device that belongs to the task's group.
+    shares
+        Prompts of every replica.
     """
     topology = context.topology
     taken = list(first_free)
     replicas = []
-    for stages, share in zip(option.stages(), option.shares(), strict=True):
+    for stages, share in zip(option.stages(), shares, strict=True):
         placed = []
         for node, layers in stages:
             start = topology.first_device[node] + taken[node]

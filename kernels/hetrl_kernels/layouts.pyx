@@ -11,13 +11,15 @@ from libc.math cimport INFINITY, floor
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
-from hetrl_kernels.tables cimport fmax
+from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
 
 cdef int[5] DEGREES = [1, 2, 4, 8, 16]
 cdef int[10] PIPELINES = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]
 cdef enum:
     MAX_SPLITS = 64
+    MAX_TYPES = 64
+    MANY_GROUPS = 96  # with more tensor groups than that only powers of two are tried as pipeline lengths
     SINGLE_NODE_CELLS = 32  # in fleets up to this size every node is its own cell
 cdef double[4] SPLIT_BYTES = [0.0, 5.0, 9.0, 18.0]  # bytes per parameter that a stage's memory must hold
 
@@ -98,46 +100,23 @@ cdef bint split_layers(
     return True
 
 
-cdef void stage_terms(
-    Tables t, int task, int degree_index, int degree, int kind, bint last, double state_bytes,
-    double* per_layer, double* fixed, int* cap) noexcept nogil:
-    """Seconds per layer, fixed seconds and memory cap of a stage on a device type; maxima with what is there."""
-    cdef int model = t.task_model[task]
-    cdef int layers = t.model_layers[model]
-    cdef int others = layers - 1 if layers > 1 else 1
-    cdef double each = t.stage_seconds(model, kind, degree_index, 0, 0, others)
-    cdef double weights = t.model_parameters[model] * (state_bytes if state_bytes > 0 else t.weight_bytes) / layers / degree
-    cdef double usable = t.type_memory[kind] * (0.8 if state_bytes > 0 else 1.0)
-    cdef double fits = floor(usable / fmax(weights, 1.0))
-    if layers == 1:
-        each -= t.head_seconds[model, kind, degree_index, 0]
-    per_layer[0] = fmax(per_layer[0], each / others)
-    if last:
-        fixed[0] = fmax(fixed[0], t.head_seconds[model, kind, degree_index, 0])
-    if fits < 1:
-        fits = 1
-    if fits < cap[0]:
-        cap[0] = <int>fits
-
-
 cdef class Splitter:
     """Layer splits of pipelines by their sequence of device types, each worked out once."""
 
     cdef Tables t
     cdef int task, degree_index, degree, num_known
-    cdef double state_bytes
-    cdef int[MAX_SPLITS][MAX_STAGES] kinds
-    cdef int[MAX_SPLITS][MAX_STAGES] splits
+    cdef double[MAX_TYPES] per_layer, head
+    cdef int[MAX_TYPES] caps
+    cdef int[MAX_SPLITS][MAX_STAGES] kinds, splits
     cdef int[MAX_SPLITS] sizes
     cdef bint[MAX_SPLITS] valid
 
     cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil:
         """Number of the split of these pipelines' worst stages; -1 if there is none."""
-        cdef int[MAX_STAGES] kinds
-        cdef double[MAX_STAGES] per_layer
-        cdef double[MAX_STAGES] fixed
-        cdef int[MAX_STAGES] caps
-        cdef int i, j, number
+        cdef int[MAX_STAGES] kinds, caps
+        cdef double[MAX_STAGES] per_layer, fixed
+        cdef int i, j, number, kind
+        cdef unsigned long long seen
         for j in range(num_stages):
             kinds[j] = self.t.node_type[nodes[pipelines[0] + j]]
         if num_pipelines == 1:
@@ -147,11 +126,17 @@ cdef class Splitter:
         for j in range(num_stages):
             per_layer[j] = fixed[j] = 0.0
             caps[j] = self.t.model_layers[self.t.task_model[self.task]]
+            seen = 0
             for i in range(num_pipelines):
-                stage_terms(
-                    self.t, self.task, self.degree_index, self.degree, self.t.node_type[nodes[pipelines[i] + j]], j == num_stages - 1,
-                    self.state_bytes, &per_layer[j], &fixed[j], &caps[j],
-                )
+                kind = self.t.node_type[nodes[pipelines[i] + j]]
+                if seen >> kind & 1:
+                    continue
+                seen |= <unsigned long long>1 << kind
+                per_layer[j] = fmax(per_layer[j], self.per_layer[kind])
+                if j == num_stages - 1:
+                    fixed[j] = fmax(fixed[j], self.head[kind])
+                if self.caps[kind] < caps[j]:
+                    caps[j] = self.caps[kind]
         number = self.num_known if self.num_known < MAX_SPLITS else MAX_SPLITS - 1
         self.num_known = number + 1
         self.sizes[number] = num_stages if num_pipelines == 1 else -1
@@ -161,26 +146,34 @@ cdef class Splitter:
         )
         return number if self.valid[number] else -1
 
-
-    cdef bint caps_hold(self, Layout layout) noexcept:
+    cdef bint caps_hold(self, Layout layout) noexcept nogil:
         """Whether no stage of a layout has more layers than this splitter's memory caps admit."""
-        cdef double unused = 0.0, other = 0.0
-        cdef int slot, cap
+        cdef int slot
         for slot in range(layout.num_slots):
-            cap = layout.layers[slot]
-            stage_terms(
-                self.t, self.task, self.degree_index, self.degree, self.t.node_type[layout.node[slot]], False, self.state_bytes,
-                &unused, &other, &cap,
-            )
-            if cap < layout.layers[slot]:
+            if self.caps[self.t.node_type[layout.node[slot]]] < layout.layers[slot]:
                 return False
         return True
 
 
 cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes):
+    """A splitter whose stages have room for ``state_bytes`` per parameter (0: for the weights) in 80 % of their memory."""
     cdef Splitter splitter = Splitter.__new__(Splitter)
-    splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, degree_index, DEGREES[degree_index]
-    splitter.state_bytes = state_bytes
+    cdef int kind, model = t.task_model[task], degree = DEGREES[degree_index]
+    cdef int layers = t.model_layers[model]
+    cdef int others = layers - 1 if layers > 1 else 1
+    cdef double each, fits
+    splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, degree_index, degree
+    if t.num_types > MAX_TYPES:
+        raise ValueError(f"the kernels are built for at most {MAX_TYPES} device types")
+    for kind in range(t.num_types):
+        each = t.stage_seconds(model, kind, degree_index, 0, 0, others)
+        if layers == 1:
+            each -= t.head_seconds[model, kind, degree_index, 0]
+        splitter.per_layer[kind] = each / others
+        splitter.head[kind] = t.head_seconds[model, kind, degree_index, 0]
+        each = t.model_parameters[model] * (state_bytes if state_bytes > 0 else t.weight_bytes) / layers / degree
+        fits = floor(t.type_memory[kind] * (0.8 if state_bytes > 0 else 1.0) / fmax(each, 1.0))
+        splitter.caps[kind] = <int>fmin(fmax(fits, 1.0), layers)
     return splitter
 
 
@@ -274,6 +267,8 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
                 for p in range(10):
                     if PIPELINES[p] > use or PIPELINES[p] > t.model_layers[model] or (p > 0 and not pipelines):
                         break
+                    if use > MANY_GROUPS and PIPELINES[p] & (PIPELINES[p] - 1):
+                        continue
                     chain(t, splitters if p else splitters[:1], devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
         if not train:
             splitter = new_splitter(t, task, d, 0.0)
@@ -357,7 +352,7 @@ cdef void chain(
     cdef Layout layout
     if num_replicas > t.num_prompts:
         num_replicas = t.num_prompts
-    for way in range(2):
+    for way in range(1 if num_groups > MANY_GROUPS and t.node_type[groups[0]] == t.node_type[groups[num_groups - 1]] else 2):
         differs = way == 0
         for i in range(num_replicas):
             first[i] = i * num_stages

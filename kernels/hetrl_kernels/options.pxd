@@ -24,6 +24,8 @@ cdef class Option:
     cdef readonly double seconds
     cdef int* prompts  # [R]
     cdef int* used  # [N] devices
+    cdef double* kv  # [classes] tokens of an engine's KV pools
+    cdef readonly int shape
     cdef bint full  # an engine whose KV pools are as large as they are useful
     cdef double* active  # [cells], as the following
     cdef double* idle
@@ -46,6 +48,8 @@ cdef class Finder:
         self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts, const double* kv) noexcept
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0
+    cdef int most_prompts(self, Option option, int c, double threshold) noexcept
+    cdef double seconds_of(self, Option option, int c, int prompts) noexcept
     cdef void spread(self, Option option, const int* base, const int* extra) noexcept
     cdef void add_host(self, Option option, const double* host) noexcept
     cdef tuple train_options(self, int task, Devices devices)
@@ -57,6 +61,7 @@ cdef class Finder:
     cdef tuple score_options(self, int task, list found, tuple residencies)
     cdef Option score_option(
         self, int task, Layout layout, int shape, int weights, list marks, double bound, double* active, double* idle, double* host)
+    cdef double engine_guess(self, int task, Layout layout) noexcept
     cdef tuple engine_options(self, int task, Devices devices)
     cpdef tuple options(self, int task, Devices devices)
     cdef tuple shared_options(self, int task, Option trainer)

@@ -67,6 +67,7 @@ cdef class Option:
     def __dealloc__(self):
         free(self.prompts)
         free(self.used)
+        free(self.kv)
         free(self.active)
 
     def shares(self):
@@ -239,6 +240,71 @@ cdef class Finder:
         free(speed)
         free(now)
         return best
+
+    cdef double seconds_of(self, Option option, int c, int prompts) noexcept:
+        """Seconds of a replica of class ``c`` with a share."""
+        if prompts == 0:
+            return 0.0
+        return self.class_seconds(
+            option.task, option.layout, c, option.shape, option.micro_batch, option.recompute, prompts, option.kv
+        )
+
+    cdef int most_prompts(self, Option option, int c, double threshold) noexcept:
+        """Most prompts that a replica of class ``c`` handles in ``threshold`` seconds."""
+        cdef int low = 0, high = self.t.num_prompts, middle
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.seconds_of(option, c, middle) <= threshold:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def exact_shares(self, Option option):
+        """Shares that minimise the slowest replica's seconds, as a list; those of the option where these are no better.
+
+        The smallest threshold at which all prompts find room, by bisection; the surplus is taken from the replicas that
+        would finish last.
+        """
+        cdef Layout layout = option.layout
+        cdef int c, last, i, turn, classes = layout.num_classes, total = self.t.num_prompts
+        cdef long long room
+        cdef double low = 0.0, high = 0.0, middle, seconds, slowest
+        cdef list most, given, old = option.shares()
+        cdef dict held = {}
+        if classes == 1:
+            return old
+        for i in range(layout.num_replicas):
+            held[(layout.class_of[i], old[i])] = None
+        for c, i in held:
+            high = fmax(high, self.seconds_of(option, c, i))
+        slowest = high
+        for turn in range(40):
+            middle = (low + high) / 2
+            room = 0
+            for c in range(classes):
+                room += <long long>layout.class_size[c] * self.most_prompts(option, c, middle)
+            if room >= total:
+                high = middle
+            else:
+                low = middle
+            if high - low <= 1e-9 * high:
+                break
+        most = [self.most_prompts(option, c, high) for c in range(classes)]
+        room = sum([layout.class_size[c] * <int>most[c] for c in range(classes)])
+        if room < total or high >= slowest:
+            return old
+        given = [most[layout.class_of[i]] for i in range(layout.num_replicas)]
+        fewer = [0] * classes
+        while room > total:
+            # one prompt less for every replica of the class that would finish last, or for as many as there is surplus
+            last = max(range(classes), key=lambda c: (self.seconds_of(option, c, most[c] - fewer[c]), c))
+            fewer[last] += 1
+            for i in range(layout.num_replicas - 1, -1, -1):
+                if layout.class_of[i] == last and room > total:
+                    given[i] -= 1
+                    room -= 1
+        return given
 
     cdef void spread(self, Option option, const int* base, const int* extra) noexcept:
         """Write the shares of all replicas, the remainder to the first of each class."""
@@ -487,6 +553,7 @@ cdef class Finder:
         cdef Rank rank
         cdef bint spans = layout.num_slots * layout.degree > 1
         option.recompute = candidate.recompute
+        option.shape = candidate.micro_batch
         option.sharding = candidate.sharding
         option.weights = WEIGHTS_CHOICES[candidate.residency]
         option.optimizer = OPTIMIZER_CHOICES[candidate.residency]
@@ -603,6 +670,7 @@ cdef class Finder:
         cdef bint spans = layout.num_slots * layout.degree > 1
         cdef Rank rank
         option.weights = weights
+        option.shape = shape
         active[0] = idle[0] = host[0] = 0.0
         for i in range(layout.num_replicas):
             first = 0
@@ -641,15 +709,34 @@ cdef class Finder:
         cdef double* nothing = <double*>calloc(devices.num_cells, sizeof(double))
         cdef Option option
         cdef list found = []
+        cdef double fastest = INFINITY
         for layout in self.layouts_of(task, devices):
             self.num_candidates += 1
+            if fastest < INFINITY and self.engine_guess(task, layout) > 2 * SLOW_RATIO * fastest:
+                self.cut("SLOW_LAYOUT")
+                continue
             option = self.engine(task, layout, RESIDENT, nothing, INFINITY, None)
             if option is not None:
                 found.append(option)
+                fastest = fmin(fastest, option.seconds)
         free(nothing)
         found.sort(key=_seconds_of)
         self.cut("FRONT_OVERFLOW", max(0, len(found) - self.max_options))
         return tuple(found[: self.max_options])
+
+    cdef double engine_guess(self, int task, Layout layout) noexcept:
+        """Seconds if all replicas were as fast as those of the largest class, with full KV pools."""
+        cdef int c, largest = 0
+        cdef double useful = fmax(self.engine_limit * self.t.task_in_flight[task], self.t.max_sequence)
+        cdef Replica replica
+        for c in range(layout.num_classes):
+            if layout.class_size[c] > layout.class_size[largest]:
+                largest = c
+        replica = layout.replica(layout.representative[largest])
+        return generate_replica(
+            self.t, task, layout.degree_index, layout.degree, self.engine_limit, &replica,
+            max(1, self.t.num_prompts // layout.num_replicas), useful,
+        )
 
     cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff, Option alone):
         """An engine with its KV pools in the room beside ``taken`` bytes per cell; None if there is too little.
@@ -717,8 +804,10 @@ cdef class Finder:
                     first += layout.layers[slot]
                     add_rank(option, layout.devices.cell[node], &rank)
             self.add_host(option, hosts)
+            option.kv = kv
+            return option
         free(kv)
-        return option if option.seconds < cutoff else None
+        return None
 
 
 def _seconds_of(Option option):
