@@ -16,7 +16,8 @@ import pytest
 
 from tests.helpers.demo import MARK, launch_command, launch_environment, write_plan
 
-START_SECONDS = 240
+START_SECONDS = 480  # limits of patience on a busy machine, not expectations
+END_SECONDS = 180
 LITTER = ("psm_", "vllm", "hetrl", "plasma", "torch_")
 
 HOLD_A_CLUSTER = """
@@ -98,7 +99,7 @@ def test_ctrl_c_ends_cleanly_and_the_run_can_go_on(tmp_path: Path, model_folder:
     )
     wait_for(lambda: num_lines(out / "metrics.jsonl") >= 3, START_SECONDS, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert marked(mark) == {}
@@ -140,8 +141,8 @@ def test_a_killed_launcher_leaves_nothing(tmp_path: Path, model_folder: Path, ma
     )
     wait_for(lambda: num_lines(out / "metrics.jsonl") >= 1, START_SECONDS, process)
     process.kill()
-    process.communicate(timeout=60)
-    wait_until(lambda: not marked(mark), 60)
+    process.communicate(timeout=END_SECONDS)
+    wait_until(lambda: not marked(mark), END_SECONDS)
     assert litter() <= before
     assert not list(Path("/sys/fs/cgroup").glob(f"**/hetrl-{process.pid}-*"))
 
@@ -158,7 +159,7 @@ def foreign_ray(mark: str) -> Iterator[str]:
     )
     assert process.stdout is not None
     yield process.stdout.readline().strip()
-    process.communicate(timeout=60)
+    process.communicate(timeout=END_SECONDS)
 
 
 def test_a_killed_worker_ends_the_run_with_its_name(
@@ -179,11 +180,11 @@ def test_a_killed_worker_ends_the_run_with_its_name(
     trainers = [pid for pid, title in workers(mark).items() if "TrainWorker" in title]
     assert len(trainers) == 2
     os.kill(max(trainers), signal.SIGKILL)
-    _, errors = process.communicate(timeout=90)
+    _, errors = process.communicate(timeout=END_SECONDS)
     assert process.returncode == 4
     assert "actor_train[" in errors and "died" in errors
     assert "Traceback" not in errors
-    wait_until(lambda: not workers(mark), 30)
+    wait_until(lambda: not workers(mark), END_SECONDS)
     assert litter() <= before
 
 
@@ -200,7 +201,7 @@ def test_devices_the_running_ray_lacks_are_named(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=END_SECONDS,
         check=False,
     )
     assert ended.returncode == 2
