@@ -29,14 +29,52 @@ from hetrl.spec.job import Job
 
 ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
-STARTS_COSTED = 2
-FIRST_ROUND_MOVES = 6
-MAX_SURVIVORS = 64
-FINE_MOVES = 120
+STARTS_KEPT = 2
+"""Of every grouping's starting assignments, those with the best fluid bounds."""
 NUM_FINALISTS = 4
 HOPELESS_RATIO = 1.5
 """Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
-DEFAULT_BUDGET = 6_000
+FULL_BUDGET = 6_000
+"""Assignments proposed by a search at full effort: `Effort` scales with the budget relative to this."""
+FULL_EFFORT_DEVICES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much each part of the search may do.
+
+    Parameters
+    ----------
+    starts
+        Starting assignments costed.
+    survivors
+        Groupings that are annealed at all.
+    first_moves
+        Moves per survivor in the first round of halving; twice as many in each that follows.
+    fine_moves
+        Moves per finalist and block size at the end.
+    """
+
+    starts: int
+    survivors: int
+    first_moves: int
+    fine_moves: int
+
+    @classmethod
+    def of_budget(cls, budget: int) -> Effort:
+        """Shares of a budget of proposed assignments."""
+        share = budget / FULL_BUDGET
+        return cls(
+            starts=max(24, round(400 * share)),
+            survivors=max(6, round(64 * share)),
+            first_moves=max(4, round(6 * share)),
+            fine_moves=max(12, round(120 * share)),
+        )
+
+
+def default_budget(num_devices: int) -> int:
+    """Budget where the job names none: smaller for larger fleets, where every evaluation takes longer."""
+    return max(300, min(FULL_BUDGET, FULL_BUDGET * FULL_EFFORT_DEVICES // num_devices))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +121,8 @@ def solve(job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] 
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
     context = SearchContext(job, costs)
-    budget = job.optimizer.budget or DEFAULT_BUDGET
-    search = _Search(context, random.Random(job.optimizer.seed), deadline, progress)
+    budget = job.optimizer.budget or default_budget(job.topology.num_devices)
+    search = _Search(context, random.Random(job.optimizer.seed), deadline, progress, Effort.of_budget(budget))
     survivors = search.start()
     survivors = search.halve(survivors, budget)
     survivors = search.polish(survivors)
@@ -112,12 +150,18 @@ class _Search:
     """The rounds of the search, and what they have spent."""
 
     def __init__(
-        self, context: SearchContext, rng: random.Random, deadline: float, progress: Callable[[str, float], None] | None
+        self,
+        context: SearchContext,
+        rng: random.Random,
+        deadline: float,
+        progress: Callable[[str, float], None] | None,
+        effort: Effort,
     ) -> None:
         self.context = context
         self.rng = rng
         self.deadline = deadline
         self.progress = progress
+        self.effort = effort
         self.best: Candidate | None = None
         self.num_groupings = 0
         self.spent = 0
@@ -142,9 +186,9 @@ class _Search:
             drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
             drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
             ranked = sorted((context.steps.screen(grouping, start), number) for number, start in enumerate(drawn))
-            screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_COSTED])
+            screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_KEPT])
         candidates: dict[Grouping, Candidate] = {}
-        for _, _, grouping, start in sorted(screened):
+        for _, _, grouping, start in sorted(screened)[: self.effort.starts]:
             cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
             candidate = Candidate(grouping=grouping, assignment=start, cost=context.steps.cost(grouping, start, cutoff))
             self.spent += 1
@@ -158,8 +202,8 @@ class _Search:
 
     def halve(self, survivors: list[Candidate], budget: int) -> list[Candidate]:
         """Anneal all, keep the better half, and give those twice the moves."""
-        moves = FIRST_ROUND_MOVES
-        survivors = survivors[:MAX_SURVIVORS]
+        moves = self.effort.first_moves
+        survivors = survivors[: self.effort.survivors]
         while len(survivors) > NUM_FINALISTS and self.spent < budget and not self.stopped:
             survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
             survivors = survivors[: max(NUM_FINALISTS, len(survivors) // 2)]
@@ -170,7 +214,7 @@ class _Search:
     def polish(self, survivors: list[Candidate]) -> list[Candidate]:
         """Anneal the finalists at low temperature with ever smaller blocks."""
         for size in dict.fromkeys((max(1, self.block // 2), 1)):
-            survivors = self.anneal(survivors, FINE_MOVES, size, 0.03, 0.002)
+            survivors = self.anneal(survivors, self.effort.fine_moves, size, 0.03, 0.002)
         self.report("polish")
         return survivors
 
