@@ -74,12 +74,12 @@ class Budget:
 
 QUICK = Budget(
     num_shapes={"gemm": 60, "attention_prefill": 36, "attention_decode": 40, "memory": 12},
-    point_seconds=0.04,
+    point_seconds=0.03,
     max_flops=6e8,
     max_bytes=48e6,
-    phase_seconds=6.0,
+    phase_seconds=4.5,
 )
-"""About 6 s of a free core for the operators, and 12 s for a model's phases; loading comes on top."""
+"""About 6 s of a free core for the operators, and 9 s for a model's phases; loading comes on top."""
 FULL = Budget(
     num_shapes={"gemm": 600, "attention_prefill": 150, "attention_decode": 200, "memory": 40},
     point_seconds=0.3,

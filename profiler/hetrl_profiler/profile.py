@@ -21,7 +21,7 @@ from hetrl_profiler.recorder import Recorder
 STAGES = ("operators", "train", "engine", "links")
 OPERATORS = ("gemm", "attention_prefill", "attention_decode", "memory")
 LINK = "loopback"
-POINTS_PER_PHASE = 12
+POINTS_PER_PHASE = 10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,87 @@
+"""A small real profile: torch, a vLLM engine and two gloo processes; then a fit of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetrl.cost.model import CostModel
+from hetrl.measure import load_measurements
+from hetrl_profiler.model_fit import fit_profile
+
+pytestmark = pytest.mark.runtime
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from hetrl_profiler.device import cpu_core, set_environment
+
+if __name__ == "__main__":
+    set_environment()
+    from hetrl_profiler.points import Budget
+    from hetrl_profiler.profile import Request, profile
+
+    budget = Budget(
+        num_shapes={"gemm": 12, "attention_prefill": 6, "attention_decode": 6, "memory": 6},
+        point_seconds=0.01, max_flops=1e8, max_bytes=1e7, phase_seconds=2.0,
+    )
+    out, model = map(Path, sys.argv[1:3])
+    request = Request(device=cpu_core("core", "fp32"), out=out, budget=budget, model_folder=model, quiet=True)
+    found = profile(request)
+    print(len(found.stored), len(found.impossible))
+"""
+
+
+@pytest.fixture(scope="module")
+def profiled(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """File of measurements, and how many each of two profiles into it had stored at its end."""
+    folder = tmp_path_factory.mktemp("profile")
+    script, out = folder / "script.py", folder / "measurements.jsonl"
+    script.write_text(SCRIPT)
+    answers = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(script), str(out), str(model_folder)],
+            capture_output=True, text=True, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        answers.append(done.stdout.splitlines()[-1])
+    return out, answers
+
+
+def test_every_kind_is_measured(profiled: tuple[Path, list[str]]) -> None:
+    rows = load_measurements(profiled[0])
+    kinds = {each.kind for each in rows}
+    assert {"gemm", "attention_prefill", "attention_decode", "memory", "send", "all_reduce"} <= kinds
+    assert {"score", "forward_backward", "optimizer_step", "generate", "load_weights"} <= kinds
+    for each in rows:
+        assert each.seconds > 0 and each.device_type == "core" and each.labels["source"] == "profile"
+    generated = [each for each in rows if each.kind == "generate"]
+    for each in generated:
+        tokens, sequences = each.amounts["num_response_tokens"], each.amounts["num_sequences"]
+        assert tokens / sequences <= each.amounts["num_iterations"] <= 3 * tokens / sequences
+
+
+def test_taking_it_up_again_measures_no_point_twice(profiled: tuple[Path, list[str]]) -> None:
+    """The second profile goes on where the first one's time was over."""
+    points = [each.labels["point"] for each in load_measurements(profiled[0])]
+    assert len(points) == len(set(points))
+    first, second = (answer.split() for answer in profiled[1])
+    assert int(second[0]) == len(points) >= int(first[0]) >= 40
+    assert first[1] == second[1] == "0"  # nothing was faster than physics
+
+
+def test_a_fit_explains_what_was_measured(profiled: tuple[Path, list[str]]) -> None:
+    fitted, operators = fit_profile(load_measurements(profiled[0]), CostModel.builtin())
+    assert {each.operator for each in operators} == {"gemm", "attention_prefill", "attention_decode", "memory"}
+    small, large = fitted.model.library.fitted("core", "gemm", "fp32").predict(m=[16, 1024], n=256, k=256).seconds
+    assert 8 * small < large < 256 * small
+    for change in fitted.changes:
+        assert change.error_after <= max(change.error_before, 0.3), change
+    phases = {phase for _, phase in fitted.calibrations}
+    assert phases == {"prefill", "generate", "score", "train", "optimizer", "sync"}
+    assert all(new.provenance == "measured" and new.scale > 0 for _, new in fitted.calibrations.values())
