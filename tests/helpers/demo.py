@@ -56,7 +56,7 @@ def write_plan(path: Path, model_folder: Path, extra: dict[str, object] | None =
         "tokens_per_second": 1.0,
         "samples_per_second": 1.0,
         "tasks": {task.task: {"replica_seconds": [0.25, 0.5]} for task in plan.tasks},
-        "transfers": [{"kind": "weight_sync", "seconds": 0.125}],
+        "transfers": [{"kind": "weights", "seconds": 0.125}],
         "schedule": {},
         "critical_path": [],
         "memory": {"devices": {}, "hosts": {}},

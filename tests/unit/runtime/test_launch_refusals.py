@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hetrl.plan.document import read_plan
 from hetrl.runtime.placement import node_needs
 from hetrl.spec.load import load_job
+from hetrl.tools.launch import prediction_of
 from tests.helpers.demo import (
     DEMO,
     SHARES,
@@ -142,3 +144,13 @@ def test_needs_follow_the_plan(bare_model: Path) -> None:
         ("fast", "cpu-fast", (0,)),
         ("slow", "cpu-slow", (1,)),
     ]
+
+
+def test_predictions_are_read_from_the_plan(tmp_path: Path, bare_model: Path) -> None:
+    document = read_plan(write_plan(tmp_path / "plan.json", bare_model))
+    predicted = prediction_of(document, load_job(DEMO / "job.yaml", demo_overrides(bare_model)))
+    assert predicted.step_seconds == 1.0
+    assert predicted.weight_sync_seconds == 0.125
+    assert predicted.replica_seconds["actor_train"] == (0.25, 0.5)
+    assert predicted.shares["actor_train"] == SHARES
+    assert predicted.max_response_tokens == 16
