@@ -141,7 +141,7 @@ def lower(job: Job, costs: UnitCosts, *, tensor_allowed: Callable[[Model, int], 
     """
     topology = job.topology
     types = topology.device_types
-    models = tuple({task.model.name: task.model for task in job.workflow.tasks}.values())
+    models = tuple({_look(task.model): task.model for task in job.workflow.tasks}.values())
     degrees = [degree for degree in TENSOR_DEGREES if degree <= max(node.num_devices for node in topology.nodes)]
     allowed = np.array(
         [[degree in degrees and tensor_allowed(model, degree) for degree in TENSOR_DEGREES] for model in models],
@@ -155,6 +155,11 @@ def lower(job: Job, costs: UnitCosts, *, tensor_allowed: Callable[[Model, int], 
         **_seconds(job, costs, types, models, allowed),
         **_tasks(job, models),
     )
+
+
+def _look(model: Model) -> tuple[str, str]:
+    """One checkpoint may serve with its output head and with a scalar one."""
+    return model.name, model.head
 
 
 def _ints(values: object) -> Ints:
@@ -356,12 +361,12 @@ def _seconds(
     projections = np.full((*axes, most_kinds, len(CONCURRENCY_GRID)), np.inf)
     attention = np.full((*axes, most_kinds, 2, len(CONCURRENCY_GRID)), np.inf)
     decode_head = np.full((*axes, len(CONCURRENCY_GRID)), np.inf)
-    generating = {task.model.name for task in job.workflow.tasks if task.kind == "generate"}
+    generating = {_look(task.model) for task in job.workflow.tasks if task.kind == "generate"}
     for m, y, t in np.ndindex(*axes):
         model, device, degree = models[m], types[y], TENSOR_DEGREES[t]
         if not allowed[m, t] or not device.supports(job.precision.dtype):
             continue
-        used = shapes if model.name in generating else shapes[: len(MICRO_BATCHES)]
+        used = shapes if _look(model) in generating else shapes[: len(MICRO_BATCHES)]
         costs.prepare_heads(
             device,
             model,
@@ -372,13 +377,13 @@ def _seconds(
             costs.prepare_layers(device, model, k, degree, [(sequences, length) for sequences, length, _ in used])
             for s, (sequences, length, _) in enumerate(used):
                 layer[m, y, t, s, k] = costs.layer_forward_seconds(device, model, k, degree, sequences, length)
-            if model.name in generating:
+            if _look(model) in generating:
                 projections[m, y, t, k], attention[m, y, t, k] = costs.decode_table(device, model, degree, k)
         for s, (sequences, length, all_logits) in enumerate(used):
             head[m, y, t, s] = costs.head_seconds(
                 device, model, degree, sequences * length if all_logits else sequences
             )
-        if model.name in generating:
+        if _look(model) in generating:
             decode_head[m, y, t] = costs.decode_head_seconds(
                 device, model, degree, np.array(CONCURRENCY_GRID, dtype=np.float64)
             )
@@ -423,7 +428,7 @@ def _scalars(job: Job, costs: UnitCosts, chunk: int) -> Floats:
 def _tasks(job: Job, models: tuple[Model, ...]) -> dict[str, NDArray[np.generic]]:
     tasks = job.workflow.tasks
     roles = list(dict.fromkeys(task.role for task in tasks))
-    names = [model.name for model in models]
+    looks = [_look(model) for model in models]
     trained = {task.role for task in tasks if task.kind == "train"}
     needs = np.zeros((len(tasks), len(tasks)), dtype=np.int32)
     moved = np.zeros((len(tasks), len(tasks)))
@@ -441,7 +446,7 @@ def _tasks(job: Job, models: tuple[Model, ...]) -> dict[str, NDArray[np.generic]
     size = DTYPE_BYTES[job.precision.dtype]
     return {
         "task_kind": _ints([TASK_KINDS.index(task.kind) for task in tasks]),
-        "task_model": _ints([names.index(task.model.name) for task in tasks]),
+        "task_model": _ints([looks.index(_look(task.model)) for task in tasks]),
         "task_role": _ints([roles.index(task.role) for task in tasks]),
         "task_sequences": _ints([task.sequences_per_prompt for task in tasks]),
         "task_trained": _ints([task.role in trained for task in tasks]),

@@ -55,10 +55,10 @@ class UnitCosts:
         self.precision = precision
         self.bytes_per_element = DTYPE_BYTES[precision.dtype]
         self._layer: dict[tuple[str, str, int, int, int, float], float] = {}
-        self._head: dict[tuple[str, str, int, float], float] = {}
+        self._head: dict[tuple[str, str, str, int, float], float] = {}
         self._decode: dict[tuple[str, str, int, int], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        self._decode_head: dict[tuple[str, str, int], NDArray[np.float64]] = {}
-        self._stage: dict[tuple[str, str, int, int, int, int, float, bool], float] = {}
+        self._decode_head: dict[tuple[str, str, str, int], NDArray[np.float64]] = {}
+        self._stage: dict[tuple[str, str, str, int, int, int, int, float, bool], float] = {}
 
     def layer_kinds(self, model: Model) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
         """Distinct layers of a model, and for every layer the index of its kind."""
@@ -107,7 +107,7 @@ class UnitCosts:
 
     def head_seconds(self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: float) -> float:
         """Seconds of the output head's forward pass on one rank; a scalar head costs one pass over the hidden states."""
-        key = (device.name, model.name, tensor_parallel, num_tokens)
+        key = (device.name, model.name, model.head, tensor_parallel, num_tokens)
         if key not in self._head:
             self.prepare_heads(device, model, tensor_parallel, [num_tokens])
         return self._head[key]
@@ -125,7 +125,7 @@ class UnitCosts:
             memory = self.model.operator(device, "memory", self.precision.dtype)
             seconds = memory.predict(bytes=tokens * model.hidden_size * self.bytes_per_element).seconds
         for count, each in zip(num_tokens, seconds.tolist(), strict=True):
-            self._head[(device.name, model.name, tensor_parallel, count)] = each
+            self._head[(device.name, model.name, model.head, tensor_parallel, count)] = each
 
     def stage_forward_seconds(
         self,
@@ -143,7 +143,17 @@ class UnitCosts:
 
         The last stage includes the output head for all tokens, or for the last token of each sequence only.
         """
-        key = (device.name, model.name, tensor_parallel, first_layer, num_layers, num_sequences, tokens, all_logits)
+        key = (
+            device.name,
+            model.name,
+            model.head,
+            tensor_parallel,
+            first_layer,
+            num_layers,
+            num_sequences,
+            tokens,
+            all_logits,
+        )
         if key not in self._stage:
             seconds = sum(
                 run.count * self.layer_forward_seconds(device, model, run.kind, tensor_parallel, num_sequences, tokens)
@@ -238,7 +248,7 @@ class UnitCosts:
         self, device: DeviceType, model: Model, tensor_parallel: int, active: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Seconds of the output head for ``active`` tokens."""
-        key = (device.name, model.name, tensor_parallel)
+        key = (device.name, model.name, model.head, tensor_parallel)
         if key not in self._decode_head:
             counts = [float(count) for count in CONCURRENCY_GRID]
             self.prepare_heads(device, model, tensor_parallel, counts)

@@ -82,6 +82,21 @@ cdef class Option:
             for i in range(self.layout.num_replicas)
         ]
 
+    def kv_tokens(self):
+        """Tokens of every replica's KV pool; empty unless this is an engine."""
+        if self.kv == NULL:
+            return []
+        return [self.kv[self.layout.class_of[i]] for i in range(self.layout.num_replicas)]
+
+    def node_bytes(self):
+        """Per node in use the largest active, idle and sync bytes of a device, and the host bytes."""
+        cdef int s, cell
+        found = {}
+        for s in range(self.layout.num_slots):
+            cell = self.layout.devices.cell[self.layout.node[s]]
+            found[self.layout.node[s]] = (self.active[cell], self.idle[cell], self.sync[cell], self.host[cell])
+        return found
+
     @property
     def degree(self):
         """Tensor degree."""

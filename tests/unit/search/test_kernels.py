@@ -1,0 +1,72 @@
+"""The compiled kernels against the readable evaluator, term by term, on random plans."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from benchmarks.random_plans import option_error, random_assignments, random_options, step_error
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.context import SearchContext
+from hetrl.spec.presets import benchmark_instance
+
+INSTANCES = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/GRPO")
+
+
+def context_of(name: str, **overrides: object) -> SearchContext:
+    job = benchmark_instance(name, {key.replace("__", "."): value for key, value in overrides.items()})
+    return SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_every_option_costs_and_holds_what_the_evaluator_says(name: str) -> None:
+    context = context_of(name)
+    checked = 0
+    for option in islice(random_options(context, seed=1), 250):
+        assert option_error(context, option) <= 1e-12, (option.task, option.stages()[:2], option.micro_batch)
+        checked += 1
+    assert checked >= 20
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"batch__num_epochs": 2, "batch__num_mini_batches": 3},
+        {"precision__lora_rank": 16},
+        {"batch__num_prompts": 100, "batch__prompt_tokens": 700},
+    ],
+)
+def test_options_agree_with_other_batches_and_adapters(overrides: dict[str, object]) -> None:
+    context = context_of("guide20", **overrides)
+    for option in islice(random_options(context, seed=2), 120):
+        assert option_error(context, option) <= 1e-12
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_a_step_never_takes_longer_than_the_search_believed(name: str) -> None:
+    context = context_of(name)
+    errors = [step_error(context, *each) for each in islice(random_assignments(context, seed=3), 25)]
+    feasible = [error for error in errors if error is not None]
+    assert feasible
+    assert max(feasible) <= 1e-12
+
+
+def test_bounds_are_bounds() -> None:
+    context = context_of("guide20")
+    for grouping, assignment in islice(random_assignments(context, seed=4), 60):
+        screened = context.steps.screen(grouping, assignment)
+        bound = context.steps.bound(grouping, assignment)
+        cost = context.steps.cost(grouping, assignment, float("inf"))
+        assert screened <= cost * (1 + 1e-12)
+        assert bound <= cost * (1 + 1e-12)
+
+
+def test_swapping_equal_nodes_changes_nothing() -> None:
+    context = context_of("paper64_uniform_wan/GRPO")
+    grouping = ((0, 3), (1, 2))
+    first = (context.counts([8, 8, 0, 8, 0, 0, 0, 0]), context.counts([0, 0, 8, 0, 8, 8, 8, 8]))
+    second = (context.counts([0, 8, 8, 0, 8, 0, 0, 0]), context.counts([8, 0, 0, 8, 0, 8, 8, 8]))
+    costs = [context.steps.cost(grouping, each, float("inf")) for each in (first, second)]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-12)
