@@ -3,7 +3,9 @@
 A phase takes ``scale x composed + per_iteration x iterations + per_sequence x sequences``. The three amounts often
 grow together, so least squares alone would split the time among them at random. Two things hold the coefficients:
 what was known before, first multiplied by the one factor that explains most of the difference, and a penalty on
-departing from that, in shares of the time. Relative errors count, large ones less than squared.
+departing from that, in shares of the time. Relative errors count, large ones less than squared. Rows of nearly the
+same shape are one observation, their median: a hundred steps of one kind tell no more of how the time is made up
+than one, and what drifts with time must not be taken for what drifts with the shape.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ LEAST_KEPT = 0.1
 """No coefficient falls below this share of what was known: a phase's time never stops depending on its work."""
 SMALL_ERROR = 0.03
 """Relative errors above this count linearly."""
+SAME_SHAPE = 0.1
+"""Rows whose amounts differ by less than this, relatively, are of one shape."""
 NUM_REWEIGHTINGS = 10
 
 
@@ -41,10 +45,10 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     used = columns.max(axis=0, initial=0.0) > 0
     if not used.any() or not len(seconds):
         return prior
-    relative = columns[:, used] / seconds[:, None]
+    relative, weights = _by_shape(columns[:, used], seconds, weights)
     known = prior[used] * _common_factor(relative @ prior[used], weights)
     if not (relative @ known > 0).any():  # nothing was known of the columns that count here
-        known = nnls(relative, np.ones(len(seconds)))[0]
+        known = nnls(relative, np.ones(len(relative)))[0]
     share = np.maximum((weights[:, None] * relative).sum(axis=0) / weights.sum(), 1e-12)
     penalty = np.diag(np.sqrt(PENALTY / (known * share + UNKNOWN_SHARE)))
     shares = known * share
@@ -58,6 +62,32 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     fitted = prior.copy()
     fitted[used] = shares / share
     return fitted
+
+
+def _by_shape(columns: Array, seconds: Array, weights: Array) -> tuple[Array, Array]:
+    """Amounts per measured second and weight of every shape: its weighted median, and the root of its weights.
+
+    The heaviest shape has weight 1: errors of the steps of one run go together, so their number says little.
+    """
+    logs = np.log(np.maximum(columns, 1e-12))
+    shapes: list[list[int]] = []
+    for row in range(len(columns)):
+        for members in shapes:
+            if np.abs(logs[row] - logs[members[0]]).max() < SAME_SHAPE:
+                members.append(row)
+                break
+        else:
+            shapes.append([row])
+    rows, totals = [], []
+    for members in shapes:
+        # All amounts of a shape are nearly proportional: their sum says how slow a row was for its size.
+        size = (columns[members] / columns[members].mean(axis=0).clip(1e-12)).sum(axis=1)
+        order = np.argsort(seconds[members] / size)
+        cumulative = np.cumsum(weights[members][order])
+        middle = members[order[np.searchsorted(cumulative, cumulative[-1] / 2)]]
+        rows.append(columns[middle] / seconds[middle])
+        totals.append(cumulative[-1])
+    return np.array(rows), np.sqrt(np.array(totals) / max(totals))
 
 
 def _common_factor(predicted_over_measured: Array, weights: Array) -> float:

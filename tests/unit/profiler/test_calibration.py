@@ -75,3 +75,14 @@ def test_work_never_stops_to_count() -> None:
     fitted = fit_coefficients(table, seconds, np.ones(5), prior)
     assert fitted[0] >= 0.0999 * prior[0] * np.median(seconds / (table @ prior))
     assert table @ fitted == pytest.approx(seconds, rel=0.6)
+
+
+def test_what_changes_with_time_is_not_taken_for_shape() -> None:
+    """Responses grow by 3 % in a run while other programs end: the sum becomes shorter, not its make-up."""
+    prior = np.array([2.0, 0.01, 0.0])
+    growth = np.linspace(0.0, 0.03, 80)
+    table = np.stack([0.1 * (1 + growth), np.full(80, 16.0), np.full(80, 128.0)], 1)
+    seconds = np.linspace(0.6, 0.4, 80)
+    fitted = fit_coefficients(table, seconds, np.ones(80), prior)
+    assert table[40] @ fitted == pytest.approx(0.5, rel=0.05)
+    assert fitted[1] / fitted[0] == pytest.approx(prior[1] / prior[0], rel=0.05)
