@@ -6,7 +6,7 @@ import pytest
 
 from hetrl import catalog
 from hetrl.spec.hf_config import model_from_config
-from hetrl.spec.hf_families import families
+from hetrl.spec.hf_families import canonical_name, families
 from hetrl.spec.model_source import find_model
 
 torch = pytest.importorskip("torch")
@@ -176,6 +176,7 @@ def test_every_catalogue_model_counts_like_its_class(name: str) -> None:
     config = dict(entry["config"])
     config = dict(config.get("text_config", config))
     config.pop("quantization_config", None)
+    config["model_type"] = canonical_name(str(config["model_type"]))
     assert find_model(name, head="lm").num_parameters == count_with_transformers(config)
 
 
