@@ -134,8 +134,8 @@ def _passes(tables: CostTables, index: int, *, forward_passes: int, phase: str) 
 def _joint(parts: list[Floats]) -> Floats:
     """Device-seconds of several kinds of work together, by type.
 
-    Types may specialise, so a plain sum would not be a bound. In units of the cheapest type's seconds, a type handles at
-    most as many units per second as it does of the kind that suits it best.
+    Types may specialise, so a plain sum would not be a bound. In units of the cheapest type's seconds, a type handles
+    at most as many units per second as it does of the kind that suits it best.
     """
     stacked = np.stack(parts)
     reference = stacked[:, int(np.argmin(stacked.sum(axis=0)))]

@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hetrl_kernels.anneal import anneal
-
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.bounds import lower_bound
+from hetrl.search.constraints import Constraints, NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import set_partitions
-from hetrl.search.level4_assignment import Starts
+from hetrl.search.level4_assignment import Starts, as_assignment
 from hetrl.search.level5_placement import place
 from hetrl.spec.job import Job
+from hetrl_kernels.anneal import anneal
 
 ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
@@ -87,6 +87,8 @@ class SearchResult:
         Work by kind: groupings, assignments costed, task options evaluated, cuts by reason.
     stopped_by_time
         The time limit ended the search before its budget did; such a plan need not be reproducible.
+    interrupted
+        Ctrl-C ended it.
     runner_up
         The best plan with another grouping, with its estimate; None if there is none.
     lower_bound
@@ -97,6 +99,7 @@ class SearchResult:
     estimate: Estimate
     counts: dict[str, int] = field(default_factory=dict)
     stopped_by_time: bool = False
+    interrupted: bool = False
     runner_up: tuple[Plan, Estimate] | None = None
     lower_bound: float = 0.0
 
@@ -106,41 +109,69 @@ class SearchResult:
         return self.estimate.step_seconds / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
 
 
-def solve(job: Job, costs: UnitCosts, *, progress: Callable[[str, float], None] | None = None) -> SearchResult:
+def solve(
+    job: Job,
+    costs: UnitCosts,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    warm_start: Plan | None = None,
+    constraints: Constraints | None = None,
+) -> SearchResult:
     """Search all five levels.
 
     Parameters
     ----------
     progress
         Called with (stage, best cost so far).
+    warm_start
+        A plan of the same job to start from; the answer is never worse than it.
+    constraints
+        What plans may not do.
 
     Raises
     ------
     InfeasibleError
         If no candidate fits, with the binding limit and the smallest changes that would help.
+
+    Notes
+    -----
+    Ctrl-C ends the search and gives the best plan so far; if there is none yet, `KeyboardInterrupt` goes on.
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
     context = SearchContext(job, costs)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
-    search = _Search(context, random.Random(job.optimizer.seed), deadline, progress, Effort.of_budget(budget))
-    survivors = search.start()
-    survivors = search.halve(survivors, budget)
-    survivors = search.polish(survivors)
-    feasible = [candidate for candidate in survivors if candidate.feasible]
-    if not feasible:
-        raise InfeasibleError(*explain_infeasible(context))
-    finished = sorted(
-        (_finish(context, candidate) for candidate in feasible[:NUM_FINALISTS]),
-        key=lambda pair: _objective(job, pair[1]),
+    search = _Search(
+        context=context,
+        rng=random.Random(job.optimizer.seed),
+        deadline=deadline,
+        progress=progress,
+        effort=Effort.of_budget(budget),
+        rules=NodeRules(context, constraints or Constraints()),
     )
+    finalists = search.run(budget, warm_start)
+    finished = [_finish(context, candidate) for candidate in finalists if candidate.feasible]
+    if warm_start is not None:
+        finished.append((warm_start, evaluate(job, warm_start, costs)))
+    limit = constraints.max_usd_per_step if constraints is not None else None
+    finished = [
+        (plan, estimate)
+        for plan, estimate in finished
+        if estimate.feasible
+        and (limit is None or (estimate.usd_per_step is not None and estimate.usd_per_step <= limit))
+    ]
+    if not finished:
+        message, reasons = explain_infeasible(context)
+        if limit is not None:
+            reasons = [*reasons, f"constraint: at most {limit:g} $ per step"]
+        raise InfeasibleError(message, reasons)
+    finished.sort(key=lambda pair: _objective(job, pair[1]))
     plan, estimate = finished[0]
-    if not estimate.feasible:
-        raise InfeasibleError(*explain_infeasible(context))
     return SearchResult(
         plan=plan,
         estimate=estimate,
         counts=search.counts(),
-        stopped_by_time=search.stopped,
+        stopped_by_time=search.timed_out,
+        interrupted=search.interrupted,
         runner_up=finished[1] if len(finished) > 1 else None,
         lower_bound=lower_bound(job, context.tables, context.fluid),
     )
@@ -151,17 +182,22 @@ class _Search:
 
     def __init__(
         self,
+        *,
         context: SearchContext,
         rng: random.Random,
         deadline: float,
         progress: Callable[[str, float], None] | None,
         effort: Effort,
+        rules: NodeRules,
     ) -> None:
         self.context = context
         self.rng = rng
         self.deadline = deadline
         self.progress = progress
         self.effort = effort
+        self.rules = rules
+        self.interrupted = False
+        self.timed_out = False
         self.best: Candidate | None = None
         self.num_groupings = 0
         self.spent = 0
@@ -171,11 +207,42 @@ class _Search:
 
     @property
     def stopped(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() > self.deadline
+        """Whether the time is over while there was still work to do."""
+        self.timed_out = self.timed_out or time.monotonic() > self.deadline
+        return self.timed_out
 
-    def start(self) -> list[Candidate]:
-        """The best of a few assignments of every grouping; hopeless ones by their bound."""
+    def run(self, budget: int, warm_start: Plan | None) -> list[Candidate]:
+        """All rounds; the finalists, best first."""
+        survivors: list[Candidate] = []
+        try:
+            if warm_start is not None:
+                survivors.append(self.candidate_of(warm_start))
+            survivors = self.start(survivors)
+            survivors = self.halve(survivors, budget)
+            return self.polish(survivors)
+        except KeyboardInterrupt:
+            if self.best is None or not self.best.feasible:
+                raise
+            self.interrupted = True
+            return [self.best]
+
+    def candidate_of(self, plan: Plan) -> Candidate:
+        """Read a plan's grouping and assignment, and cost them."""
+        workflow, topology = self.context.job.workflow, self.context.topology
+        grouping = tuple(tuple(sorted(workflow.index(name) for name in group.tasks)) for group in plan.groups)
+        counts = [[0] * len(topology.nodes) for _ in plan.groups]
+        for row, group in zip(counts, plan.groups, strict=True):
+            for device in group.devices:
+                row[topology.devices[device].node] += 1
+        assignment = as_assignment(counts)
+        candidate = Candidate(
+            grouping=grouping, assignment=assignment, cost=self.context.steps.cost(grouping, assignment, math.inf)
+        )
+        self.note(candidate)
+        return candidate
+
+    def start(self, known: list[Candidate]) -> list[Candidate]:
+        """Cost the starting assignments with the best fluid bounds; hopeless ones are left at their bound."""
         context = self.context
         starts = Starts(context, self.rng)
         screened: list[tuple[float, int, Grouping, Assignment]] = []
@@ -185,9 +252,11 @@ class _Search:
             self.num_groupings += 1
             drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
             drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
+            repaired = [self.rules.repaired(grouping, each) for each in drawn]
+            drawn = list(dict.fromkeys(each for each in repaired if each is not None))
             ranked = sorted((context.steps.screen(grouping, start), number) for number, start in enumerate(drawn))
             screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_KEPT])
-        candidates: dict[Grouping, Candidate] = {}
+        candidates: dict[Grouping, Candidate] = {candidate.grouping: candidate for candidate in known}
         for _, _, grouping, start in sorted(screened)[: self.effort.starts]:
             cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
             candidate = Candidate(grouping=grouping, assignment=start, cost=context.steps.cost(grouping, start, cutoff))
@@ -195,7 +264,7 @@ class _Search:
             if grouping not in candidates or candidate.cost < candidates[grouping].cost:
                 candidates[grouping] = candidate
             self.note(candidate)
-            if self.stopped:
+            if self.stopped and self.best is not None and self.best.feasible:
                 break
         self.report("groupings")
         return sorted(candidates.values(), key=_cost_of)
@@ -238,6 +307,7 @@ class _Search:
                 block=block,
                 start_temperature=start_temperature,
                 end_temperature=end_temperature,
+                fixed=None if self.rules.free else self.rules.admits,
             )
             self.spent += num_moves
             self.moves = [total + more for total, more in zip(self.moves, counters, strict=True)]
@@ -284,7 +354,7 @@ def _objective(job: Job, estimate: Estimate) -> float:
 
 
 def _finish(context: SearchContext, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """The candidate's plan with exact shares, or with those it was costed with should exact ones not fit."""
+    """Place a candidate with exact shares, or with those it was costed with should exact ones not fit."""
     plan = place(context, candidate)
     estimate = evaluate(context.job, plan, context.costs)
     if estimate.step_seconds <= candidate.cost or context.job.optimizer.objective != "step_seconds":

@@ -7,10 +7,9 @@ becomes task plans.
 
 from __future__ import annotations
 
-from hetrl_kernels.options import Option
-
 from hetrl.plan.plan import Replica, Residency, Stage, TaskPlan
 from hetrl.search.context import SearchContext
+from hetrl_kernels.options import Option
 
 SHARDINGS = ("none", "zero1", "fsdp")
 WEIGHTS = ("resident", "host", "dropped", "shared")

@@ -1,0 +1,98 @@
+"""The hybrid search as a whole: reproducible, bounded, interruptible, obedient."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetrl.cost.evaluate import evaluate
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import InfeasibleError, SpecError
+from hetrl.search.constraints import Constraints
+from hetrl.search.hybrid import SearchResult, solve
+from hetrl.spec.job import Job
+from hetrl.spec.presets import benchmark_instance
+
+
+def job_of(name: str = "guideC/Llama-3-8B/PPO", **optimizer: object) -> Job:
+    return benchmark_instance(name, {f"optimizer.{key}": value for key, value in optimizer.items()})
+
+
+def search(job: Job, **more: object) -> SearchResult:
+    return solve(job, UnitCosts(CostModel.builtin(), job.precision), **more)  # type: ignore[arg-type]
+
+
+def test_same_seed_and_budget_give_the_same_plan() -> None:
+    first, second = (search(job_of(seed=7, budget=600)) for _ in range(2))
+    assert first.plan == second.plan
+    assert first.counts == second.counts
+
+
+def test_the_estimate_is_the_evaluators_and_respects_the_bound() -> None:
+    job = job_of(budget=600)
+    result = search(job)
+    again = evaluate(job, result.plan, UnitCosts(CostModel.builtin(), job.precision))
+    assert again.feasible
+    assert again.step_seconds == result.estimate.step_seconds
+    assert 0 < result.lower_bound <= result.estimate.step_seconds
+    assert result.gap == pytest.approx(result.estimate.step_seconds / result.lower_bound - 1)
+
+
+def test_every_device_serves_one_group() -> None:
+    result = search(job_of("paper64_wan/GRPO", budget=300))
+    devices = [device for group in result.plan.groups for device in group.devices]
+    assert len(devices) == len(set(devices))
+
+
+def test_interrupted_search_returns_its_best_plan() -> None:
+    def interrupt(stage: str, best: float) -> None:
+        raise KeyboardInterrupt
+
+    result = search(job_of(budget=600), progress=interrupt)
+    assert result.interrupted
+    assert result.estimate.feasible
+
+
+def test_a_time_limit_of_nothing_still_gives_a_plan_and_says_so() -> None:
+    result = search(job_of(max_search_seconds=0.01))
+    assert result.stopped_by_time
+    assert result.estimate.feasible
+
+
+def test_warm_start_is_never_worse() -> None:
+    good = search(job_of(budget=2000))
+    warm = search(job_of(budget=30, seed=5), warm_start=good.plan)
+    assert warm.estimate.step_seconds <= good.estimate.step_seconds
+
+
+def test_pinned_and_forbidden_nodes_are_obeyed() -> None:
+    job = job_of(budget=300)
+    first, second = (node.id for node in job.topology.nodes)
+    constraints = Constraints(pin={"actor_train": [first]}, forbid={"actor_generate": [first]})
+    result = search(job, constraints=constraints)
+    nodes_of = {
+        task.task: {job.topology.nodes[job.topology.devices[device].node].id for device in task.devices}
+        for task in result.plan.tasks
+    }
+    assert nodes_of["actor_train"] == {first}
+    assert nodes_of["actor_generate"] == {second}
+
+
+def test_unknown_names_in_constraints_are_reported_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        search(job_of(), constraints=Constraints(pin={"actor_tran": ["node-a100-01"], "actor_train": ["nowhere"]}))
+    assert "actor_train" in str(caught.value)
+    assert "nowhere" in str(caught.value)
+
+
+def test_a_price_limit_nobody_can_meet_is_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match="fits"):
+        search(job_of("guide20", budget=60), constraints=Constraints(max_usd_per_step=1e-9))
+
+
+def test_too_small_a_fleet_names_the_task_that_fits_nowhere() -> None:
+    values = {"cluster_topology.nodes": [{"id": "small", "gpus": 1, "type": "L4"}]}
+    job = benchmark_instance("guide20", values)
+    with pytest.raises(InfeasibleError) as caught:
+        search(job)
+    assert "actor_train" in str(caught.value)
