@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hetrl.cost.end_to_end import Inexpressible, found_model
 from hetrl.cost.published import Table, read_table
+from hetrl.cost.scenarios import Inexpressible, found_model
 from hetrl.files import write_text_atomically
 
 LIST = Path(__file__).parent / "data" / "eligible_end_to_end.csv"

@@ -3,8 +3,8 @@
 ``python -m benchmarks.fidelity --data DIR [--json FILE] [--only PART,...] [--jobs N]``; DIR holds the published
 tables (docs/fidelity.md). Splits keep whole groups together and use fixed seeds:
 
-random        20 % of the rows (links: of the sizes of every curve)
-unseen_shape  20 % of the groups: all rows of a GEMM's (n, k), of attention's (heads, kv_heads); links: a whole curve
+random        links: 20 % of the sizes of every curve, three draws
+unseen_shape  five folds of groups: all rows of a GEMM's (n, k), of attention's (heads, kv_heads); links: a whole curve
 large         GEMM: m >= 8192; decode: the 15 % with the most work; links: the 15 % largest sizes
 few_points    fitted to 300 random rows of the device, on top of what the other devices have in common
 new_device    the same with 60 rows
@@ -34,7 +34,8 @@ from hetrl.files import write_json_atomically
 SEED = 0
 HELD_OUT = 0.2
 LARGEST = 0.15
-NUM_FOLDS = 3
+NUM_FOLDS = 2
+NUM_SPLITS = 5
 NUM_END_TO_END_FOLDS = 5
 FEW_POINTS = 300
 NEW_DEVICE_POINTS = 60
@@ -43,10 +44,12 @@ NOISE_BYTES = 1e6
 """torch-nccl rows below are means of 3 repeats that scatter from 7 to 60 us at equal sizes: scored only under "all"."""
 PARTS = ("gemm", "attention_prefill", "attention_decode", "links", "end_to_end")
 OPERATOR_SPLITS = {
-    "gemm": ("random", "unseen_shape", "large", "few_points", "new_device"),
-    "attention_prefill": ("unseen_shape", "few_points", "new_device"),
-    "attention_decode": ("unseen_shape", "large", "few_points", "new_device"),
+    ("gemm", "bf16"): ("unseen_shape", "large", "few"),
+    ("gemm", "fp8"): ("unseen_shape", "large", "few"),
+    ("attention_prefill", "bf16"): ("unseen_shape", "few"),
+    ("attention_decode", "bf16"): ("unseen_shape", "large", "few"),
 }
+"""``few`` stands for few_points and new_device, which share what they borrow."""
 Row = dict[str, Any]
 
 THRESHOLDS: tuple[tuple[str, str, str, str, float], ...] = (
@@ -115,36 +118,71 @@ def score_model(model: OperatorModel, samples: Any, split: str) -> Row:
     )
 
 
-def operator_split(samples: Any, others: Sequence[Any], split: str) -> Row:
+def operator_split(samples: Any, others: Sequence[Any], split: str) -> list[Row]:
     """Fit one device without the held-out rows, and score these."""
     from hetrl_profiler.fit.operators import fit_operator
+
+    if split == "few":
+        return few_points(samples, others)
+    if split == "large":
+        held = held_out_large(samples)
+        model = fit_operator(samples.take(~held), num_folds=NUM_FOLDS)
+        return [score_model(model, samples.take(held), split)]
+    groups = samples.groups()
+    fold = np.random.default_rng(SEED).permutation(int(groups.max()) + 1)[groups] % NUM_SPLITS
+    return [cross_validated(samples, fold, split)]
+
+
+def few_points(samples: Any, others: Sequence[Any]) -> list[Row]:
+    """Fit 300 and 60 random rows of a device on top of what the other devices have in common; score all other rows."""
     from hetrl_profiler.fit.transfer import fit_transferred, fit_typical
 
     rng = np.random.default_rng(SEED)
-    if split in ("few_points", "new_device"):
-        typical = fit_typical(others, leave_out=False)
-        count = FEW_POINTS if split == "few_points" else NEW_DEVICE_POINTS
+    typical = fit_typical(others, leave_out=False)
+    result = []
+    for split, count in (("few_points", FEW_POINTS), ("new_device", NEW_DEVICE_POINTS)):
         rows = []
         for _ in range(NUM_DRAWS):
             order = rng.permutation(len(samples))
             model = fit_transferred(samples.take(order[:count]), typical)
             rows.append(score_model(model, samples.take(order[count:]), split))
-        mean = {
-            name: float(np.mean([row[name] for row in rows])) for name in rows[0] if isinstance(rows[0][name], float)
-        }
-        return rows[0] | {name: round(value, 3) for name, value in mean.items()}
-    held = held_out(samples, split, rng)
-    return score_model(fit_operator(samples.take(~held), num_folds=NUM_FOLDS), samples.take(held), split)
+        names = [name for name, value in rows[0].items() if isinstance(value, float)]
+        result.append(rows[0] | {name: round(float(np.mean([row[name] for row in rows])), 3) for name in names})
+    return result
 
 
-def held_out(samples: Any, split: str, rng: np.random.Generator) -> Any:
-    """Mask of the rows a split keeps from the fit."""
-    if split == "random":
-        return rng.random(len(samples)) < HELD_OUT
-    if split == "unseen_shape":
-        groups = samples.groups()
-        chosen = rng.permutation(int(groups.max()) + 1)[: round(HELD_OUT * (groups.max() + 1))]
-        return np.isin(groups, chosen)
+def cross_validated(samples: Any, fold: Any, split: str) -> Row:
+    """Score every fold by a fit to the others; a fold's interval comes from the other folds' errors, as in a model."""
+    from hetrl_profiler.fit.operators import fit_parts, intervals, log_errors
+    from hetrl_profiler.fit.roofline import roofline_seconds
+
+    errors, base = np.empty(len(samples)), np.empty(len(samples))
+    for number in range(NUM_SPLITS):
+        held = fold == number
+        rooflines, forest = fit_parts(samples.take(~held))
+        errors[held] = log_errors(rooflines, forest, samples.take(held))
+        base[held] = roofline_seconds(rooflines, samples.take(held))
+    low, high = np.empty(len(samples)), np.empty(len(samples))
+    for number in range(NUM_SPLITS):
+        held = fold == number
+        spread = intervals(base[~held], errors[~held], errors[~held])
+        low[held], high[held] = spread.bounds(base[held], np.zeros(int(held.sum()), dtype=bool))
+    predicted = samples.seconds * np.exp(-errors)
+    return score(
+        samples.seconds,
+        predicted,
+        low=predicted * np.exp(low),
+        high=predicted * np.exp(high),
+        baseline=samples.work.datasheet_seconds,
+        operator=samples.operator,
+        dtype=samples.dtype,
+        split=split,
+        device=samples.device,
+    )
+
+
+def held_out_large(samples: Any) -> Any:
+    """Mask of the rows that the large split keeps from the fit."""
     if samples.operator == "gemm":
         return samples.dims[DIMENSIONS["gemm"].index("m")] >= 8192
     size = samples.work.datasheet_seconds
@@ -159,10 +197,10 @@ def operator_tasks(folder: Path, parts: Sequence[str]) -> Iterator[tuple[Callabl
     samples = samples_of(tables)
     for operator, dtype in sorted({key[1:] for key in samples}):
         devices = [each for key, each in samples.items() if key[1:] == (operator, dtype)]
-        for split in OPERATOR_SPLITS[operator]:
+        for split in OPERATOR_SPLITS.get((operator, dtype), ()):
             for each in devices:
                 others = [other for other in devices if other is not each]
-                yield operator_split, (each, others if split in ("few_points", "new_device") else [], split)
+                yield operator_split, (each, others if split == "few" else [], split)
 
 
 def link_rows(folder: Path) -> list[Row]:
@@ -323,10 +361,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:
         futures = [pool.submit(function, *arguments) for function, arguments in operator_tasks(args.data, parts)]
         for number, future in enumerate(futures, start=1):
-            row = future.result()
-            rows.append(row)
-            name = f"{_label(row)} {row['split']} {row['device']}"
-            print(f"[{number}/{len(futures)}] {name}: MdAPE {row['mdape']:.2f} %", file=sys.stderr, flush=True)
+            for row in future.result():
+                rows.append(row)
+                name = f"{_label(row)} {row['split']} {row['device']}"
+                print(f"[{number}/{len(futures)}] {name}: MdAPE {row['mdape']:.2f} %", file=sys.stderr, flush=True)
     if "links" in parts:
         rows += link_rows(args.data)
     if "end_to_end" in parts:

@@ -7,9 +7,8 @@ framework and GPU, fitted to other configurations; they are in ``catalog/fitted/
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -20,18 +19,18 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.model_files import BUILTIN, read_links
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.published import Table, device_of
+from hetrl.cost.scenarios import Inexpressible, Scenario, scenario_of, value_of
 from hetrl.cost.unit import UnitCosts
 from hetrl.cost.work import Array
 from hetrl.errors import SpecError
-from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Precision
-from hetrl.spec.model import Layer, Model
-from hetrl.spec.model_source import find_model
+from hetrl.spec.model import Layer
 from hetrl.workload.flops import attention_projections, dense_projections, expert_projections
 
 TERMS: Mapping[str, tuple[str, ...]] = {
     "train_step": ("projections", "attention", "communication", "optimizer", "layer_passes", "micro_batches"),
     "generation": ("decode", "prefill", "communication", "layer_iterations", "iterations", "tokens"),
+    "rl_step": ("generation", "training", "fixed"),
 }
 """Features of a row's time: seconds, then counts whose coefficients are seconds each."""
 
@@ -42,164 +41,6 @@ KV_SHARE_OF_MEMORY = 0.9
 ENGINE_BYTES = 2e9
 MAX_RUNNING = 2048
 """Sequences an engine runs at once at most when the table does not say."""
-
-
-class Inexpressible(Exception):
-    """A row that the model cannot express; the message says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """One row: what ran. Counts are for one step (training) or one batch (generation)."""
-
-    kind: str
-    family: str
-    device: DeviceType
-    gpu: str
-    model: Model
-    dtype: str
-    num_devices: int
-    tensor_parallel: int
-    batch: int
-    input_tokens: int
-    output_tokens: int = 0
-    micro_batch: int = 1
-    num_stages: int = 1
-    context_parallel: int = 1
-    virtual_stages: int = 1
-    expert_parallel: int = 1
-    recompute: bool = False
-    lora: bool = False
-    fully_sharded: bool = True
-    unit: str = "s"
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def configuration(self) -> str:
-        """What a split keeps together: GPU, framework, model, parallelism; batch and lengths vary inside."""
-        degrees = f"{self.num_devices}|{self.tensor_parallel}|{self.num_stages}|{self.context_parallel}"
-        return f"{self.gpu}|{self.family}|{self.model.name}|{degrees}|{self.dtype}"
-
-    @property
-    def group(self) -> str:
-        """What shares coefficients."""
-        return f"{self.kind}|{self.family}|{self.gpu}"
-
-
-def scenario_of(row: Mapping[str, str]) -> Scenario:
-    """Read a row; `Inexpressible` with the reason if it is none of the kinds below."""
-    if row.get("suspect"):
-        raise Inexpressible("marked as suspect")
-    category, metric = row["category"], row["metric"]
-    if category == "train_step" and metric in ("tokens_per_s", "tokens_per_s_per_gpu"):
-        return _train_scenario(row)
-    if category == "generation_batch" and metric == "batch_latency":
-        return _generation_scenario(row)
-    if category == "generation_throughput" and metric.startswith("output_tokens_per_s"):
-        return _generation_scenario(row)
-    raise Inexpressible(f"{category}, {metric}: not composed")
-
-
-def _train_scenario(row: Mapping[str, str]) -> Scenario:
-    parallel = row["train_parallel"]
-    degrees = {name: _degree(parallel, name) for name in ("TP", "PP", "CP", "VP", "EP")}
-    sharded = "FSDP=FULL_SHARD" in parallel
-    if not sharded and "FSDP=SHARD_GRAD_OP" not in parallel and "TP=" not in parallel:
-        raise Inexpressible("train_step: parallelism not stated")
-    num_devices = _integer(row["num_gpus"], "num_gpus")
-    model_parallel = degrees["TP"] * degrees["PP"] * degrees["CP"]
-    if num_devices % model_parallel:
-        raise Inexpressible("train_step: the degrees do not divide the number of GPUs")
-    return Scenario(
-        kind="train_step",
-        family=_family(row["framework"]),
-        device=_device(row["gpu"]),
-        gpu=row["gpu"],
-        model=found_model(row["model"]),
-        dtype=_dtype(row["precision"]),
-        num_devices=num_devices,
-        tensor_parallel=degrees["TP"],
-        num_stages=degrees["PP"],
-        context_parallel=degrees["CP"],
-        virtual_stages=degrees["VP"],
-        expert_parallel=degrees["EP"],
-        batch=_integer(row["global_batch"], "global_batch"),
-        micro_batch=_integer(row["micro_batch"], "micro_batch"),
-        input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
-        recompute="act_ckpt=True" in parallel,
-        lora="LoRA" in row["algo"],
-        fully_sharded=sharded or _degree(parallel, "FSDP") > 1,
-        unit=row["unit"],
-    )
-
-
-def _degree(parallel: str, name: str) -> int:
-    match = re.search(rf"\b{name}=(\d+)", parallel)
-    return max(1, int(match.group(1))) if match else 1
-
-
-def _generation_scenario(row: Mapping[str, str]) -> Scenario:
-    match = re.fullmatch(r"TP=(\d+)", row["gen_parallel"].strip())
-    if match is None:
-        raise Inexpressible("generation: parallelism other than TP")
-    dtype = _dtype(row["precision"])
-    return Scenario(
-        kind="generation",
-        family=_family(row["framework"]) + ("" if row["category"] == "generation_batch" else "-throughput"),
-        device=_device(row["gpu"]),
-        gpu=row["gpu"],
-        model=found_model(row["model"]),
-        dtype=dtype,
-        num_devices=_integer(row["num_gpus"], "num_gpus"),
-        tensor_parallel=int(match.group(1)),
-        batch=_integer(row["global_batch"], "global_batch") if row["global_batch"].strip() else 0,
-        input_tokens=_integer(row["seq_or_input_len"], "seq_or_input_len"),
-        output_tokens=_integer(row["output_len"], "output_len"),
-        unit=row["unit"],
-    )
-
-
-def _family(framework: str) -> str:
-    return re.split(r"[ /]", framework.strip())[0].lower()
-
-
-def _device(gpu: str) -> DeviceType:
-    try:
-        return device_of(catalog.read("fitted/names.yaml")["end_to_end_devices"].get(gpu, gpu))
-    except SpecError as error:
-        raise Inexpressible(f"unknown GPU {gpu}") from error
-
-
-def found_model(name: str) -> Model:
-    """Return the model of a name in a published table; `Inexpressible` if the catalogue has no such model."""
-    known = catalog.read("fitted/names.yaml")["models"].get(name, name)
-    return _catalogue_model(name, tuple(sorted(known.items())) if isinstance(known, Mapping) else str(known))
-
-
-@cache
-def _catalogue_model(name: str, known: str | tuple[tuple[str, int], ...]) -> Model:
-    try:
-        if isinstance(known, str):
-            return find_model(known)
-        shape = dict(known)
-        config = {"model_type": "gpt2", "n_embd": shape["hidden"], "n_layer": shape["layers"], "n_head": shape["heads"]}
-        return find_model({"name": name, "config": {**config, "vocab_size": 50368, "n_positions": 2048}})
-    except SpecError as error:
-        raise Inexpressible(f"model {name} is not in the catalogue") from error
-
-
-def _dtype(precision: str) -> str:
-    text = precision.lower()
-    if "fp4" in text:
-        raise Inexpressible(f"precision {precision}: no operator data")
-    return "fp8" if "fp8" in text else "bf16"
-
-
-def _integer(text: str, name: str) -> int:
-    try:
-        return int(float(text))
-    except ValueError as error:
-        raise Inexpressible(f"{name} is not stated as a number") from error
 
 
 class Composer:
@@ -216,7 +57,29 @@ class Composer:
         """Features of a scenario, ordered as `TERMS` of its kind."""
         if not scenario.device.supports(scenario.dtype):
             raise Inexpressible(f"{scenario.device.name} does not compute in {scenario.dtype}")
+        if scenario.kind == "rl_step":
+            return self._rl(scenario)
         return self._train(scenario) if scenario.kind == "train_step" else self._generation(scenario)
+
+    def _rl(self, each: Scenario) -> Array:
+        """Compose generation and training of one step, with the calibrations of vLLM and of Megatron.
+
+        Engines decode the mean length at full concurrency and the rest up to the longest at a tenth of it. Training is
+        every mini-batch's step, and two forward passes (old and reference log-probabilities), two thirds of a step's.
+        """
+        known = builtin_coefficients()
+        engines = max(1, each.num_devices // each.generate_devices)
+        share = max(1, each.batch // engines)
+        prompt = each.input_tokens // 4
+        engine = replace(
+            each, kind="generation", family="vllm", tensor_parallel=each.generate_devices, context_parallel=1
+        )
+        body = replace(engine, batch=share, input_tokens=prompt, output_tokens=each.input_tokens - prompt)
+        tail = replace(engine, batch=max(1, share // 10), output_tokens=max(1, each.output_tokens - each.input_tokens))
+        generation = sum(seconds_of(part, self._generation(part), known) for part in (body, tail))
+        step = replace(each, kind="train_step", family="megatron-bridge", batch=each.train_batch, output_tokens=0)
+        training = each.batch / each.train_batch * (5 / 3) * seconds_of(step, self._train(step), known)
+        return np.array([generation, training, 1.0])
 
     def _train(self, each: Scenario) -> Array:
         """One optimizer step: micro-batches through one pipeline stage, its bubble, and what travels."""
@@ -358,7 +221,7 @@ class Composer:
     def _all_reduce(self, device: str, sizes: Array, degree: int) -> Array:
         """Seconds by the fastest implementation at every size, as engines choose; NVLink figures without a curve."""
         model = self._links.get(device) or LinkModel(latency_seconds=1e-6, bytes_per_second=3e11)
-        choices = sorted({curve.implementation for curve in model.curves}) or [None]
+        choices: list[str | None] = [*sorted({curve.implementation for curve in model.curves})] or [None]
         times = [model.collective_seconds("all_reduce", sizes, degree, implementation=name).seconds for name in choices]
         return np.asarray(np.min(times, axis=0))
 
@@ -410,22 +273,6 @@ def seconds_of(scenario: Scenario, terms: Array, coefficients: Mapping[str, tupl
     if chosen is None:
         raise Inexpressible(f"{scenario.kind}: no calibration")
     return float(terms @ np.array(chosen))
-
-
-def value_of(scenario: Scenario, seconds: float) -> float:
-    """Seconds in the unit of the row: s, tok/s or tok/s/gpu."""
-    return scenario_tokens(scenario) / seconds if scenario.unit != "s" else seconds
-
-
-def seconds_measured(scenario: Scenario, value: float) -> float:
-    """Inverse of `value_of`."""
-    return scenario_tokens(scenario) / value if scenario.unit != "s" else value
-
-
-def scenario_tokens(scenario: Scenario) -> float:
-    """Tokens that a rate counts: trained or generated ones, per GPU where the unit says so."""
-    tokens = max(scenario.batch, 1) * (scenario.output_tokens or scenario.input_tokens)
-    return tokens / scenario.num_devices if scenario.unit.startswith("tok/s/gpu") else float(tokens)
 
 
 def builtin_coefficients() -> dict[str, tuple[float, ...]]:

@@ -148,13 +148,11 @@ class OperatorModel:
                     valid=", ".join(names),
                 )
             )
-        columns: list[Array] = np.broadcast_arrays(
-            *(np.atleast_1d(np.asarray(dims[name], dtype=np.float64)) for name in names)
-        )
+        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(dims[name], dtype=np.float64)) for name in names))
         table = np.stack([column.ravel() for column in columns])
         if not (np.isfinite(table) & (table > 0)).all():
             raise SpecError(Problem(path=f"{self.operator} shape", message="every dimension must be a positive number"))
-        return table
+        return np.asarray(table, dtype=np.float64)
 
     def _outside(self, table: Array, num_bytes: Array) -> NDArray[np.bool_]:
         outside = np.zeros(table.shape[1], dtype=np.bool_)
@@ -209,6 +207,7 @@ class OperatorLibrary:
     def __init__(self, models: Sequence[OperatorModel] = ()) -> None:
         self._models = {(model.device, model.operator, model.dtype): model for model in models}
         self._lazy: dict[tuple[str, str, str], LazyModel] = {}
+        self._loaded: dict[tuple[str, str, str], OperatorModel] = {}
         self._datasheet: dict[tuple[str, str, str], OperatorModel] = {}
 
     def keys(self) -> tuple[tuple[str, str, str], ...]:
@@ -218,9 +217,11 @@ class OperatorLibrary:
     def fitted(self, device: str, operator: str, dtype: str) -> OperatorModel | None:
         """Return the fitted model, or None."""
         key = (device, operator, "bf16" if dtype == "fp16" else dtype)
-        if key not in self._models and key in self._lazy:
-            self._models[key] = self._lazy[key].load()
-        return self._models.get(key)
+        if key in self._models:
+            return self._models[key]
+        if key not in self._loaded and key in self._lazy:
+            self._loaded[key] = self._lazy[key].load()
+        return self._loaded.get(key)
 
     def get(self, device: str, operator: str, dtype: str) -> OperatorModel:
         """Model of a device by its name, as `find_device` understands names.
@@ -272,8 +273,7 @@ class OperatorLibrary:
         """Return both libraries' models; the other's replace equal ones of this."""
         both = OperatorLibrary()
         both._lazy = {**self._lazy, **other._lazy}
-        both._models = {key: model for key, model in self._models.items() if key not in other._lazy}
-        both._models |= other._models
+        both._models = {key: model for key, model in self._models.items() if key not in other._lazy} | other._models
         return both
 
     @classmethod
@@ -286,16 +286,18 @@ class OperatorLibrary:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> OperatorLibrary:
-        """Read a file written by `save`; SpecError if it is not one."""
+        """Read a file written by `save`, on top of the shipped models; SpecError if it is not one."""
         from hetrl.cost.model_files import read_library
 
-        return read_library(path)
+        return cls.builtin().merged(read_library(path))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write all fitted models to one file, whole or not at all."""
+        """Write all fitted models but the shipped ones to one file, whole or not at all."""
         from hetrl.cost.model_files import write_library
 
-        models = [self.fitted(*key) for key in self.keys()]
+        shipped = type(self).builtin()._lazy
+        own = [key for key in self.keys() if key in self._models or self._lazy[key] is not shipped.get(key)]
+        models = [self.fitted(*key) for key in own]
         write_library(path, [model for model in models if model is not None])
 
     def add_lazy(self, key: tuple[str, str, str], model: LazyModel) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from hetrl.cost.end_to_end import TERMS, Composer, Inexpressible, Scenario, scenario_of, seconds_measured
+from hetrl.cost.end_to_end import TERMS, Composer
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.published import Table, read_table
+from hetrl.cost.scenarios import Inexpressible, Scenario, scenario_of, seconds_measured
 from hetrl.cost.work import Array
 from hetrl.files import write_text_atomically
 

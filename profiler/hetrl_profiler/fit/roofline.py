@@ -9,15 +9,19 @@ from scipy.optimize import least_squares
 
 from hetrl.cost.fitted import Roofline
 from hetrl.cost.operators import ENGINES
-from hetrl.cost.work import Array
+from hetrl.cost.work import TERMS, Array
 from hetrl_profiler.fit.samples import Samples
 
+PEAKS = ("compute", "memory")
 SIZE_WEIGHT = 0.75
 """Weight of a row grows with seconds^0.75: what lies beyond the data is extrapolated from the large shapes."""
 
 
-def fit_roofline(terms: Array, seconds: Array) -> Roofline:
-    """Fit to terms ``[T, N]`` and seconds ``[N]`` of one engine."""
+def fit_roofline(terms: Array, seconds: Array, names: Sequence[str]) -> Roofline:
+    """Fit to terms ``[T, N]`` of these names and seconds ``[N]`` of one engine.
+
+    No efficiency exceeds 1: small shapes may run from a warm cache faster than memory allows, large ones will not.
+    """
     weight = np.sqrt((seconds / np.median(seconds)) ** SIZE_WEIGHT)
     weight /= np.sqrt((weight**2).mean())
     logs = np.log(seconds)
@@ -26,7 +30,8 @@ def fit_roofline(terms: Array, seconds: Array) -> Roofline:
         return np.asarray(weight * (np.log(_roofline(parameters).seconds(terms)) - logs))
 
     start = np.concatenate([[np.log(np.quantile(seconds, 0.05))], np.full(len(terms), 0.3)])
-    bounds = (np.concatenate([[-20.0], np.full(len(terms), -9.0)]), np.concatenate([[5.0], np.full(len(terms), 9.0)]))
+    least = [0.0 if name in PEAKS else -9.0 for name in names]
+    bounds = (np.array([-20.0, *least]), np.concatenate([[5.0], np.full(len(terms), 9.0)]))
     start = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
     return _roofline(least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)
 
@@ -35,7 +40,7 @@ def fit_rooflines(samples: Samples) -> dict[str, Roofline]:
     """One roofline per engine."""
     terms = samples.work.terms
     return {
-        engine: fit_roofline(terms[:, chosen], samples.seconds[chosen])
+        engine: fit_roofline(terms[:, chosen], samples.seconds[chosen], TERMS[samples.operator])
         for engine in samples.engines
         for chosen in [samples.engine == ENGINES.index(engine)]
     }

@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from hetrl.cost.fitted import Forest, KernelCorrection, Roofline, kernel
 from hetrl.cost.operators import ENGINES, TYPICAL, UNFITTED, OperatorLibrary, OperatorModel, coordinates
 from hetrl.cost.work import Array, features
-from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges
+from hetrl_profiler.fit.operators import NUM_MEMORY_TREES, fit_operator, intervals, log_errors, measured_ranges
 from hetrl_profiler.fit.roofline import fit_rooflines, mean_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples
 from hetrl_profiler.fit.trees import NUM_TREES, fit_forest
@@ -83,6 +83,8 @@ def _typical_parts(devices: Sequence[Samples], num_trees: int) -> tuple[dict[str
         base = roofline_seconds(rooflines, part)
         blocks.append(features(part.work, base, part.engine.astype(float), part.chip))
         targets.append(np.log(part.seconds / base))
+    if devices[0].operator.startswith("memory"):
+        num_trees = NUM_MEMORY_TREES
     return mean_rooflines(own), fit_forest(np.concatenate(blocks), np.concatenate(targets), num_trees=num_trees)
 
 
