@@ -13,10 +13,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetrl.spec.model import Model
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED_ABOVE = 1.25  # the bound may be this many times the peak
@@ -204,11 +207,18 @@ def make_folder(setting: Setting, folder: Path) -> None:
 def predicted_terms(setting: Setting) -> dict[str, float]:
     """Return the predicted terms of the setting's fullest moment, overheads left out."""
     from hetrl.spec.hf_config import model_from_config
+    from hetrl.workload.memory import ALLOCATOR_SHARE
+
+    model = model_from_config(setting.config(), name=setting.name)
+    terms = _terms(setting, model)
+    return {**terms, "allocator": ALLOCATOR_SHARE * sum(terms.values())}
+
+
+def _terms(setting: Setting, model: Model) -> dict[str, float]:
     from hetrl.spec.job import Precision
     from hetrl.workload.memory import CPU_ALLOWANCES, scoring_activation_bytes
     from hetrl.workload.setups import TrainSetup, engine_activation_bytes, train_terms
 
-    model = model_from_config(setting.config(), name=setting.name)
     if setting.kind == "train":
         setup = TrainSetup(
             micro_batch_size=setting.micro_batch_size,
@@ -261,9 +271,8 @@ def peaks_of(setting: Setting) -> dict[str, int]:
         return child(["--worker", json.dumps(asdict(setting)), "--folder", folder])
 
 
-def compare(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Run every setting; return its peak, its bound and the parts of both."""
-    rows = []
+def compare(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Run every setting; yield its peak, its bound and the parts of both."""
     chosen = [setting for setting in SETTINGS if not names or setting.name in names]
     empty = [Setting(name="empty", kind=kind, **EMPTY) for kind in sorted({setting.kind for setting in chosen})]
     overhead = {setting.kind: max(peaks_of(setting).values()) for setting in empty}
@@ -272,7 +281,7 @@ def compare(names: Sequence[str] = ()) -> list[dict[str, Any]]:
         terms = predicted_terms(setting)
         bound = overhead[setting.kind] + sum(terms.values())
         peak = max(peaks.values())
-        rows.append(
+        yield (
             {
                 "setting": setting.name,
                 "peak_bytes": peak,
@@ -284,7 +293,6 @@ def compare(names: Sequence[str] = ()) -> list[dict[str, Any]]:
                 "terms": terms,
             }
         )
-    return rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -300,13 +308,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.worker:
         print(json.dumps(run_worker(Setting(**json.loads(args.worker)), args.folder)))
         return 0
-    rows = compare(args.only)
+    rows = []
     print(f"{'setting':<32} {'peak GiB':>9} {'bound GiB':>10} {'bound/peak':>11} {'overhead':>9}  verdict")
-    for row in rows:
+    for row in compare(args.only):
+        rows.append(row)
         sizes = f"{row['peak_bytes'] / 2**30:>9.2f} {row['bound_bytes'] / 2**30:>10.2f} {row['ratio']:>11.2f}"
-        print(f"{row['setting']:<32} {sizes} {row['overhead_share']:>9.0%}  {'within' if row['within'] else 'OUTSIDE'}")
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        print(
+            f"{row['setting']:<32} {sizes} {row['overhead_share']:>9.0%}  {'within' if row['within'] else 'OUTSIDE'}",
+            flush=True,
+        )
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 0 if all(row["within"] for row in rows) else 1
 
 

@@ -64,6 +64,10 @@ def allowances(vendor: str) -> Allowances:
     return CPU_ALLOWANCES if vendor == "cpu" else GPU_ALLOWANCES
 
 
+ALLOCATOR_SHARE = 0.01
+"""What the host's allocator takes beside large arrays on a CPU, as a share of them (benchmarks/memory_peaks.py)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainStateBytesPerParameter:
     """Bytes per trained parameter: weights, gradients, optimizer states."""
