@@ -124,12 +124,13 @@ def work_of(operator: str, dims: Array, dtype_bytes: float, chip: Chip) -> Work:
 
 
 def features(work: Work, roofline_seconds: Array, engine: Array, chip: Chip) -> Array:
-    """Features of the residual ``log(time / roofline)``, shape ``[N, F]``.
+    """Features of ``log(time / roofline)``, shape ``[N, F]``: sizes, what bounds them, how they fill waves.
 
     ``engine`` is the index of the software that runs the kernels (see `hetrl.cost.operators.ENGINES`).
     """
     dims, sms = work.dims, chip.num_multiprocessors
     columns = [np.log(roofline_seconds), engine, work.bytes / chip.l2_bytes]
+    columns += list(np.log(np.maximum(work.terms / roofline_seconds, 1e-9)))
     if work.operator.startswith("memory"):
         return np.stack([*columns, np.log2(work.bytes)], axis=1)
     columns += [np.log2(work.flops), np.log2(work.bytes), np.log2(work.flops / work.bytes)]
