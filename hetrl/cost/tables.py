@@ -8,7 +8,7 @@ Every entry is read from the unit costs, the amounts or the topology; no formula
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +170,7 @@ def _floats(values: object) -> Floats:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def _fleet(job: Job, types: tuple[DeviceType, ...]) -> dict[str, NDArray[np.generic]]:
+def _fleet(job: Job, types: tuple[DeviceType, ...]) -> dict[str, Any]:
     topology = job.topology
     nodes = topology.nodes
     number = {kind.name: index for index, kind in enumerate(types)}
@@ -253,7 +253,7 @@ def link_matrices(topology: Topology) -> tuple[Floats, Floats]:
     return latency, bandwidth
 
 
-def _types(job: Job, costs: UnitCosts, types: tuple[DeviceType, ...]) -> dict[str, NDArray[np.generic]]:
+def _types(job: Job, costs: UnitCosts, types: tuple[DeviceType, ...]) -> dict[str, Any]:
     dtype = job.precision.dtype
     vendors = list(dict.fromkeys(kind.vendor for kind in types))
     allowance = [allowances(kind.vendor) for kind in types]
@@ -289,7 +289,7 @@ def _types(job: Job, costs: UnitCosts, types: tuple[DeviceType, ...]) -> dict[st
     }
 
 
-def _models(job: Job, costs: UnitCosts, models: tuple[Model, ...]) -> dict[str, NDArray[np.generic]]:
+def _models(job: Job, costs: UnitCosts, models: tuple[Model, ...]) -> dict[str, Any]:
     size = costs.bytes_per_element
     kv_size = DTYPE_BYTES[job.precision.kv_cache_dtype]
     most_layers = max(model.num_layers for model in models)
@@ -349,7 +349,7 @@ def prefill_chunk(job: Job) -> int:
 
 def _seconds(
     job: Job, costs: UnitCosts, types: tuple[DeviceType, ...], models: tuple[Model, ...], allowed: Ints
-) -> dict[str, NDArray[np.generic]]:
+) -> dict[str, Any]:
     tokens = job.batch.mean_sequence_tokens
     chunk = min(prefill_chunk(job), job.batch.num_prompts)
     shapes = [(size, tokens, True) for size in MICRO_BATCHES]
@@ -425,7 +425,7 @@ def _scalars(job: Job, costs: UnitCosts, chunk: int) -> Floats:
     return _floats([values[name] for name in SCALARS])
 
 
-def _tasks(job: Job, models: tuple[Model, ...]) -> dict[str, NDArray[np.generic]]:
+def _tasks(job: Job, models: tuple[Model, ...]) -> dict[str, Any]:
     tasks = job.workflow.tasks
     roles = list(dict.fromkeys(task.role for task in tasks))
     looks = [_look(model) for model in models]

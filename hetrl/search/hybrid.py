@@ -172,7 +172,7 @@ def solve(
         counts=search.counts(),
         stopped_by_time=search.timed_out,
         interrupted=search.interrupted,
-        runner_up=finished[1] if len(finished) > 1 else None,
+        runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
         lower_bound=lower_bound(job, context.tables, context.fluid),
     )
 
@@ -345,6 +345,11 @@ class _Search:
 
 def _cost_of(candidate: Candidate) -> float:
     return candidate.cost
+
+
+def groups_of(plan: Plan) -> frozenset[frozenset[str]]:
+    """Tasks that share devices."""
+    return frozenset(frozenset(group.tasks) for group in plan.groups)
 
 
 def _objective(job: Job, estimate: Estimate) -> float:

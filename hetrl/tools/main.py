@@ -21,6 +21,8 @@ COMMANDS = {
     "memory": ("hetrl.tools.memory", "show what a plan keeps in memory, device by device"),
     "devices": ("hetrl.tools.devices", "list or describe the device types hetrl knows"),
     "models": ("hetrl.tools.models", "list or describe the models hetrl knows"),
+    "estimate": ("hetrl.tools.estimate", "cost a plan written by hand"),
+    "explain": ("hetrl.tools.explain", "say why a plan is as it is"),
     "doctor": ("hetrl.tools.doctor", "say which parts work in this environment"),
 }
 

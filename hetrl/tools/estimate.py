@@ -1,0 +1,108 @@
+"""Cost a plan with the planner's own evaluator: a plan.json, or a short YAML of groups and strategies.
+
+The YAML names groups (tasks, and how many devices of which node) and, where wanted, strategies; whatever it leaves
+out is chosen by the search. Exit code 3 if the plan does not fit, with every violated limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hetrl.cost.estimate import Estimate
+from hetrl.cost.evaluate import evaluate
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
+from hetrl.plan.plan import Plan
+from hetrl.plan.rules import plan_problems
+from hetrl.search.context import SearchContext
+from hetrl.search.written_plan import missing_tasks, written_plan
+from hetrl.spec.job import Job
+from hetrl.spec.load import load_job
+from hetrl.spec.yaml_text import parse_yaml, read_text
+from hetrl.tools.cli import run_command
+from hetrl.tools.job_or_plan import read_job_or_plan
+from hetrl.tools.plan import read_cost_model
+from hetrl.tools.plan_text import layout_text
+from hetrl.units import format_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``hetrl estimate``."""
+    parser.add_argument("plan", type=Path, help="plan.json, or a YAML file with groups and strategies")
+    parser.add_argument("--config", type=Path, help="job file; needed for a YAML plan")
+    parser.add_argument("--models", type=Path, help="cost model written by hetrl fit or refit (default: built-in)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, evaluate, print."""
+    model = read_cost_model(args.models)
+    job, plan, costs = _read(args, model)
+    problems = plan_problems(job, plan)
+    if problems:
+        raise SpecError(problems)
+    estimate = evaluate(job, plan, costs)
+    if args.json and estimate.feasible:
+        print(json.dumps(estimate.to_json([node.id for node in job.topology.nodes]), indent=1))
+    elif args.json:
+        print(json.dumps({"feasible": False, "problems": [str(problem) for problem in estimate.problems]}, indent=1))
+    else:
+        print("\n".join(estimate_lines(job, plan, estimate)))
+    return EXIT_OK if estimate.feasible else EXIT_INFEASIBLE
+
+
+def _read(args: argparse.Namespace, model: object) -> tuple[Job, Plan, UnitCosts]:
+    from hetrl.cost.model import CostModel
+
+    assert isinstance(model, CostModel)
+    if args.config is None:
+        job, plan = read_job_or_plan(args.plan)
+        if plan is None:
+            raise SpecError(Problem(path="--config", message="a YAML plan needs the job file it is for"))
+        return job, plan, UnitCosts(model, job.precision)
+    job = load_job(args.config)
+    costs = UnitCosts(model, job.precision)
+    context = SearchContext(job, costs)
+    plan = written_plan(context, parse_yaml(read_text(args.plan, "plan"), str(args.plan)))
+    forgotten = missing_tasks(context, plan)
+    if forgotten:
+        raise SpecError(forgotten)
+    return job, plan, costs
+
+
+def estimate_lines(job: Job, plan: Plan, estimate: Estimate) -> list[str]:
+    """Return the estimate for the terminal."""
+    lines = []
+    if estimate.feasible:
+        lines.append(
+            f"step {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
+            f"MFU {estimate.model_flops_utilisation:.1%}, critical path: {' > '.join(estimate.schedule.critical_path)}"
+        )
+    else:
+        lines.append(f"does not fit: {len(estimate.problems)} limits violated")
+        lines.extend(f"  {problem}" for problem in estimate.problems[:20])
+    for number, group in enumerate(plan.groups):
+        lines.append(f"group {number}: {len(group.devices)} devices")
+        for name in group.tasks:
+            task = estimate.tasks[name]
+            layout = layout_text(job, plan.task(name)).replace("\n", "; ")
+            lines.append(f"  {name:<18} {format_seconds(task.seconds):>9}  {layout}")
+    lines.extend(
+        f"{each.kind} {each.source} > {each.target}: {format_seconds(each.seconds)}"
+        for each in estimate.transfers
+        if each.seconds > 0.01 * estimate.step_seconds
+    )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``hetrl estimate``."""
+    return run_command(add_arguments, run, argv, prog="hetrl estimate", description=__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
