@@ -22,7 +22,7 @@ from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import read_job_or_plan
-from hetrl.tools.memory_text import memory_lines, memory_problems, rows, smallest_change
+from hetrl.tools.memory_text import devices_needed, memory_lines, memory_problems, rows, smallest_change
 from hetrl.workload.outlook import fleet_outlook
 
 
@@ -52,23 +52,27 @@ def run(args: argparse.Namespace) -> int:
     use = plan_memory(job, plan)
     problems = memory_problems(job, use)
     change = smallest_change(job, plan) if problems else ""
+    more = devices_needed(job, plan) if problems else []
     if args.json:
-        print(json.dumps(as_dict(job, use, [str(problem) for problem in problems], change), indent=2))
+        print(json.dumps(as_dict(job, use, [str(problem) for problem in problems], change, more), indent=2))
     else:
         print("\n".join(memory_lines(job, use)))
         for problem in problems:
             print(f"problem: {problem}")
         if problems:
             print(f"would fit with: {change or 'no single change; plan the job again'}")
+            for line in more:
+                print(f"would fit with: {line}")
     return EXIT_INFEASIBLE if problems else EXIT_OK
 
 
-def as_dict(job: Job, use: MemoryUse, problems: list[str], change: str) -> dict[str, object]:
+def as_dict(job: Job, use: MemoryUse, problems: list[str], change: str, more: list[str]) -> dict[str, object]:
     """Return the memory of a plan for machines, in bytes."""
     return {
         "fits": not problems,
         "problems": problems,
         "smallest_change": change,
+        "devices_needed": more,
         "rows": [
             {
                 "devices": list(row.devices),

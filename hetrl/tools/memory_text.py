@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -148,6 +149,24 @@ def smallest_change(job: Job, plan: Plan) -> str:
         if not memory_problems(job, plan_memory(job, changed)):
             return text
     return ""
+
+
+def devices_needed(job: Job, plan: Plan) -> list[str]:
+    """Return, for every group that does not fit, about how many devices it would take.
+
+    An estimate that spreads the fullest device's bytes evenly over more devices of its type; plan again to be sure.
+    """
+    made = rows(job, plan_memory(job, plan))
+    lines = []
+    for group in plan.groups:
+        inside = [row for row in made if row.verdict == DOES_NOT_FIT and set(row.devices) <= set(group.devices)]
+        if inside:
+            worst = max(inside, key=lambda row: row.needed_bytes / row.limit_bytes)
+            count = math.ceil(len(group.devices) * worst.needed_bytes / worst.limit_bytes)
+            lines.append(
+                f"{', '.join(group.tasks)}: about {count} {worst.type} instead of {len(group.devices)} devices"
+            )
+    return lines
 
 
 def memory_lines(job: Job, use: MemoryUse) -> list[str]:

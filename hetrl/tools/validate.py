@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hetrl.cost.residency import plan_memory
-from hetrl.errors import EXIT_INFEASIBLE, EXIT_INPUT, EXIT_OK, Problem
+from hetrl.errors import EXIT_INFEASIBLE, EXIT_INPUT, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
 from hetrl.spec.job import Job
@@ -35,7 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and report."""
-    job, plan = read_job_or_plan(args.config)
+    try:
+        job, plan = read_job_or_plan(args.config)
+    except SpecError as error:
+        if not args.json:
+            raise
+        print(json.dumps({"valid": False, "problems": entries(error.problems)}, indent=2))
+        return EXIT_INPUT
     problems = plan_problems(job, plan) if plan is not None else []
     unfit = memory_findings(job, plan if not problems else None) if plan is None or not problems else []
     code = EXIT_INPUT if problems or (args.strict and job.warnings) else EXIT_INFEASIBLE if unfit else EXIT_OK
@@ -59,14 +65,13 @@ def tensor_degrees(job: Job) -> dict[str, list[int]]:
     return {role: list(valid_tensor_degrees(model, largest)) for role, model in job.workflow.roles.items()}
 
 
+def entries(found: Iterable[Problem]) -> list[dict[str, str]]:
+    """Return problems for machines."""
+    return [{"path": p.path, "message": p.message, "found": p.found, "valid": p.valid, "rule": p.rule} for p in found]
+
+
 def report(job: Job, problems: list[Problem], unfit: list[Problem]) -> dict[str, object]:
     """Return everything that was found, for machines."""
-
-    def entries(found: list[Problem]) -> list[dict[str, str]]:
-        return [
-            {"path": p.path, "message": p.message, "found": p.found, "valid": p.valid, "rule": p.rule} for p in found
-        ]
-
     return {
         "valid": not problems and not unfit,
         "problems": entries(problems),

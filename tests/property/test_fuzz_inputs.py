@@ -28,7 +28,7 @@ from hetrl.spec.topo_text import parse_device_list, parse_topo, parse_visible_de
 from hetrl.workload.outlook import fleet_outlook
 
 SLOWEST_SECONDS = 1.0
-QUICK = 150
+QUICK = 100
 THOROUGH = 2_500  # times four kinds of input: ten thousand
 
 scalars = st.one_of(

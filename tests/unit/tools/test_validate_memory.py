@@ -14,7 +14,7 @@ from hetrl.plan.rules import plan_problems
 from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.tools import devices, memory, models, validate
-from hetrl.tools.memory_text import memory_lines, memory_problems, smallest_change
+from hetrl.tools.memory_text import devices_needed, memory_lines, memory_problems, smallest_change
 from hetrl.workload.outlook import fleet_outlook
 
 GUIDE = Path(__file__).parents[3] / "configs" / "rlhf_70b.yaml"
@@ -64,6 +64,14 @@ def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["assumed"]["batch.num_prompts"] == "256"
 
 
+def test_broken_input_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("workflow: {algorithm: GRPO, actor_model: Qwen2.5-7B}\ncluster_topology: {nodes: []}\n")
+    assert validate.main([str(file), "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["path"] == "cluster_topology.nodes"
+
+
 def test_a_model_larger_than_the_fleet_cannot_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(
@@ -101,6 +109,9 @@ def test_a_plan_over_memory_names_the_change_that_fits() -> None:
     assert smallest_change(job, plan) == "actor_train: full sharding over the replicas"
     fixed = Plan(groups=plan.groups, tasks=(*plan.tasks[:2], replace(train, sharding="fsdp")))
     assert memory_problems(job, plan_memory(job, fixed)) == []
+    # 113 GiB of state and 7.5 GiB beside it on 79.65 GiB each: about seven cards instead of four
+    (needed,) = devices_needed(job, plan)
+    assert "about 7 H100 instead of 4" in needed
     assert any("does not fit" in line for line in memory_lines(job, plan_memory(job, plan)))
 
 
