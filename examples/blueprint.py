@@ -1,0 +1,77 @@
+"""Four devices and four models through the public API, beside a first-fit by FLOP/s.
+
+    python examples/blueprint.py
+
+First-fit asks one number per model and one per device: does it fit in what is left. The planner is asked the same
+question with everything that training holds: states, activations, KV caches, in every phase.
+"""
+
+from __future__ import annotations
+
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import InfeasibleError
+from hetrl.search.hybrid import solve
+from hetrl.spec.load import job_from_values
+
+NODES = [
+    {"id": "h100", "gpus": 2, "type": "H100", "interconnect": "NVLink-900G"},
+    {"id": "a100", "gpus": 1, "type": "A100-80GB", "interconnect": "NVLink-600G"},
+    {"id": "l40s", "gpus": 1, "type": "L40S", "interconnect": "PCIe-Gen4"},
+]
+# name, TFLOP/s, GB
+DEVICES = [("h100-1", 989, 80), ("h100-2", 989, 80), ("a100-1", 312, 80), ("l40s-1", 366, 48)]
+# name, GB of weights and of working memory as the blueprint assumes them (4-bit weights for the 70B models), GFLOP
+TASKS = [("actor", 35 + 32, 4200), ("critic", 16 + 24, 850), ("reward", 16 + 6, 350), ("reference", 35 + 8, 700)]
+
+
+def first_fit() -> dict[str, str]:
+    """Place the heaviest task on the fastest device with enough memory left, and so on."""
+    left = {name: gigabytes for name, _, gigabytes in DEVICES}
+    by_speed = sorted(DEVICES, key=lambda device: -device[1])
+    placed = {}
+    for task, gigabytes, _ in sorted(TASKS, key=lambda task: -task[2]):
+        device = next(name for name, _, _ in by_speed if left[name] >= gigabytes)
+        left[device] -= gigabytes
+        placed[task] = device
+    return placed
+
+
+def plan(actor: str) -> None:
+    """Ask the planner and print what it says."""
+    job = job_from_values(
+        {
+            "workflow": {
+                "algorithm": "PPO",
+                "actor_model": actor,
+                "critic_model": "Llama-3-8B",
+                "reward_model": "FsfairX-LLaMA3-RM-v0.1",
+                "reference_model": actor,
+            },
+            "cluster_topology": {"nodes": NODES},
+            "optimizer": {"solver": "hybrid", "memory_safety_margin": 0.1},
+        }
+    )
+    print(f"\nthe planner, {actor} as actor and reference:")
+    try:
+        result = solve(job, UnitCosts(CostModel.builtin(), job.precision))
+    except InfeasibleError as error:
+        print(f"  {error}")
+        return
+    print(f"  one step takes {result.estimate.step_seconds:.1f} s (at least {result.lower_bound:.1f} s for any plan)")
+    for task in result.plan.tasks:
+        kinds = sorted({job.topology.devices[device].type.name for device in task.devices})
+        print(f"  {task.task:<16} {len(task.devices)} devices ({', '.join(kinds)}), {len(task.replicas)} replicas")
+
+
+def main() -> None:
+    """Print both answers."""
+    print("first-fit by FLOP/s:")
+    for task, device in first_fit().items():
+        print(f"  {task:<16} {device}")
+    plan("Llama-3-70B")
+    plan("Llama-3-8B")
+
+
+if __name__ == "__main__":
+    main()
