@@ -146,6 +146,9 @@ def describe_node(
     pcie = catalog.read("interconnects.yaml")[f"PCIe-Gen{usual['pcie_gen'] if usual else 4}"]
     host_link = device.memory_bytes_per_second if device.vendor == "cpu" else pcie["GBps"] * 1e9
     num_cores = section.count("cpu_cores", cores)
+    if num_cores < num_devices:
+        message = f"{num_devices} devices need at least a core each for their workers"
+        report.problem(section.at("cpu_cores"), message, num_cores, f"at least {num_devices}", rule="CPU_CORES")
     host_memory = usual.get("host_memory_GBps", 0) * 1e9 if usual else 0.0
     host_memory = host_memory or HOST_MEMORY_BYTES_PER_SECOND_PER_CORE * num_cores
     price = usual.get("usd_per_hour") if usual else None
