@@ -6,8 +6,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hetrl_kernels.options import Option
-
 from hetrl.cost.evaluate import evaluate, task_estimate
 from hetrl.cost.residency import task_memory
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
@@ -15,6 +13,7 @@ from hetrl.search.level1_grouping import set_partitions
 from hetrl.search.level3_colocation import task_plan
 from hetrl.search.level4_assignment import Starts
 from hetrl.search.level5_placement import place
+from hetrl_kernels.options import Option
 
 
 def relative(a: float, b: float) -> float:

@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
@@ -93,6 +93,8 @@ class SearchResult:
         The best plan with another grouping, with its estimate; None if there is none.
     lower_bound
         Seconds that no plan's step (or period) can undercut.
+    search_cost
+        Cost of the best assignment as the search saw it, before shares were made exact.
     """
 
     plan: Plan
@@ -102,6 +104,7 @@ class SearchResult:
     interrupted: bool = False
     runner_up: tuple[Plan, Estimate] | None = None
     lower_bound: float = 0.0
+    search_cost: float = math.inf
 
     @property
     def gap(self) -> float:
@@ -174,6 +177,7 @@ def solve(
         interrupted=search.interrupted,
         runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
         lower_bound=lower_bound(job, context.tables, context.fluid),
+        search_cost=min((candidate.cost for candidate in finalists), default=math.inf),
     )
 
 
@@ -219,12 +223,19 @@ class _Search:
                 survivors.append(self.candidate_of(warm_start))
             survivors = self.start(survivors)
             survivors = self.halve(survivors, budget)
-            return self.polish(survivors)
+            return self.exact(self.polish(survivors))
         except KeyboardInterrupt:
             if self.best is None or not self.best.feasible:
                 raise
             self.interrupted = True
-            return [self.best]
+            return self.exact([self.best])
+
+    def exact(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Replace costs that are only bounds, best first."""
+        costed = [
+            replace(each, cost=self.context.steps.cost(each.grouping, each.assignment, math.inf)) for each in candidates
+        ]
+        return sorted(costed, key=_cost_of)
 
     def candidate_of(self, plan: Plan) -> Candidate:
         """Read a plan's grouping and assignment, and cost them."""
@@ -296,11 +307,12 @@ class _Search:
             if self.stopped:
                 improved.append(candidate)
                 continue
+            exact = self.context.steps.cost(candidate.grouping, candidate.assignment, math.inf)  # it may be a bound so far
             assignment, cost, counters = anneal(
                 self.context.steps,
                 candidate.grouping,
                 candidate.assignment,
-                candidate.cost,
+                exact,
                 self.context.tables.node_kind,
                 seed=self.rng.getrandbits(60),
                 num_moves=num_moves,

@@ -1,0 +1,121 @@
+"""Speed and equality of the search kernels.
+
+    python -m benchmarks.kernels [--json FILE] [--options N] [--moves N]
+
+Equality: options of random plans against the readable evaluator (seconds and bytes), and costs of assignments after
+random moves, composed from kept group costs, against costs worked out from nothing. Speed: per core, CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.random_plans import option_error, random_assignments, random_options
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.context import SearchContext
+from hetrl.search.level4_assignment import Starts
+from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.anneal import anneal
+
+INSTANCES = {20: "guide20", 64: "paper64_wan/PPO", 1024: "synthetic1024"}
+
+
+def context_of(name: str) -> SearchContext:
+    job = benchmark_instance(name)
+    return SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+
+
+def equality(num_options: int) -> dict[str, float]:
+    """Largest relative difference between kernels and evaluator, by instance."""
+    found = {}
+    for name in ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/GRPO"):
+        context = context_of(name)
+        share = num_options // 4
+        found[name] = max(option_error(context, option) for option in islice(random_options(context, 11), share))
+    return found
+
+
+def kept_equals_full(name: str, num_moves: int) -> bool:
+    """Whether costs composed from kept groups equal, bit for bit, those of a fresh search state."""
+    kept = context_of(name)
+    assignments = list(islice(random_assignments(kept, 5), num_moves))
+    first = [kept.steps.cost(grouping, each, float("inf")) for grouping, each in assignments]
+    fresh = context_of(name)
+    random.Random(6).shuffle(assignments)
+    second = {(grouping, each): fresh.steps.cost(grouping, each, float("inf")) for grouping, each in assignments}
+    kept_again = {(grouping, each): kept.steps.cost(grouping, each, float("inf")) for grouping, each in assignments}
+    return kept_again == second and set(first) == set(second.values())
+
+
+def candidates_per_second(name: str, repeats: int = 3) -> float:
+    """Variants of training options bounded per CPU second; the median over fresh states."""
+    rates = []
+    for seed in range(repeats):
+        context = context_of(name)
+        before = time.process_time()
+        train = [index for index, task in enumerate(context.job.workflow.tasks) if task.kind == "train"]
+        for grouping, assignment in islice(random_assignments(context, seed), 40):
+            for tasks, counts in zip(grouping, assignment, strict=True):
+                for task in set(tasks) & set(train):
+                    context.steps.alone(task, counts)
+        bounded = context.finder.num_candidates + sum(
+            context.finder.cuts.get(cut, 0) for cut in ("DEVICE_MEMORY", "SLOW_LAYOUT")
+        )
+        rates.append(bounded / (time.process_time() - before))
+    return sorted(rates)[repeats // 2]
+
+
+def moves_per_second(name: str, num_moves: int) -> tuple[float, float]:
+    """Assignments proposed per CPU second by annealing, from nothing and again with everything kept."""
+    context = context_of(name)
+    rng = random.Random(3)
+    count = len(context.job.workflow.tasks)
+    grouping = (tuple(range(0, count, 2)), tuple(range(1, count, 2)))
+    start = Starts(context, rng).proportional(grouping, 0.0)
+    rates = []
+    for _ in range(2):
+        cost = context.steps.cost(grouping, start, float("inf"))
+        before = time.process_time()
+        _, _, (null, proposed, _) = anneal(
+            context.steps, grouping, start, cost, context.tables.node_kind,
+            seed=1, num_moves=num_moves, block=4, start_temperature=0.1, end_temperature=0.005,
+        )  # fmt: skip
+        rates.append(proposed / (time.process_time() - before))
+        del null
+    return rates[0], rates[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--options", type=int, default=4000, help="random options compared with the evaluator")
+    parser.add_argument("--moves", type=int, default=200, help="moves per speed measurement")
+    args = parser.parse_args()
+    errors = equality(args.options)
+    result: dict[str, object] = {
+        "kernel_equals_reference_worst_relative": errors,
+        "options_compared": args.options,
+        "kept_equals_full": {name: kept_equals_full(name, 60) for name in ("guide20", "paper64_wan/GRPO")},
+        "prune_candidates_per_core_second": {
+            devices: candidates_per_second(name) for devices, name in INSTANCES.items()
+        },
+        "assignment_moves_per_core_second": {},
+        "assignment_moves_per_core_second_kept": {},
+    }
+    for devices, name in INSTANCES.items():
+        new, again = moves_per_second(name, args.moves if devices < 1000 else 20)
+        result["assignment_moves_per_core_second"][devices] = new  # type: ignore[index]
+        result["assignment_moves_per_core_second_kept"][devices] = again  # type: ignore[index]
+    print(json.dumps(result, indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Time and quality of the hybrid search.
+
+    python -m benchmarks.search [--json FILE] [--brute-force N] [--quality N] [--no-times]
+
+Times are of the whole `hetrl plan` process. Brute force: every grouping and every assignment of small random fleets,
+costed with the same group costs. Quality: distance to the best of longer runs with other seeds. Gaps: distance to the
+lower bound, which holds for every plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import InfeasibleError
+from hetrl.search.context import INFEASIBLE_COST, SearchContext
+from hetrl.search.hybrid import solve
+from hetrl.search.level1_grouping import set_partitions
+from hetrl.search.level4_assignment import as_assignment
+from hetrl.spec.job import Job
+from hetrl.spec.load import job_from_values
+from hetrl.spec.presets import benchmark_instance, benchmark_names
+
+TIMED = ("guide20", "paper64_wan/PPO", "synthetic1024", "synthetic4096")
+SMALL_TYPES = ("H100", "A100-80GB", "A100-40GB", "L40S")
+SMALL_MODELS = ("Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B", "Llama-3-8B")
+
+
+def small_job(seed: int) -> Job:
+    """A random job of two to three nodes with at most 8 devices, with GRPO or offline DPO."""
+    rng = random.Random(seed)
+    sizes = rng.choice([(1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (2, 2, 2), (4, 2, 1), (1, 1, 1)])
+    nodes = [
+        {
+            "id": f"node-{number}",
+            "gpus": size,
+            "type": rng.choice(SMALL_TYPES),
+            "interconnect": "PCIe-Gen4",
+            "network": rng.choice(["10Gbps", "100Gbps", "400Gbps"]),
+        }
+        for number, size in enumerate(sizes)
+    ]
+    model = rng.choice(SMALL_MODELS)
+    workflow: dict[str, object] = {"algorithm": "GRPO", "actor_model": model, "reference_model": model}
+    if rng.random() < 0.3:
+        workflow = {"algorithm": "DPO", "actor_model": model, "reference_model": model, "online": False}
+    batch = {"num_prompts": rng.choice([16, 48, 64]), "max_response_tokens": 512}
+    return job_from_values(
+        {"workflow": workflow, "cluster_topology": {"nodes": nodes}, "batch": batch}, source=f"small {seed}"
+    )
+
+
+def brute_force(context: SearchContext) -> float:
+    """Lowest cost over all groupings and all ways to give every device to a group."""
+    best = float("inf")
+    sizes = [node.num_devices for node in context.topology.nodes]
+    for grouping in set_partitions(len(context.job.workflow.tasks)):
+        ways = [list(_compositions(size, len(grouping))) for size in sizes]
+        for split in product(*ways):
+            counts = list(zip(*split, strict=True))
+            if all(any(row) for row in counts):
+                best = min(best, context.steps.cost(grouping, as_assignment(counts), best))
+    return best
+
+
+def _compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    if parts == 1:
+        return [(total,)]
+    return [(first, *rest) for first in range(total + 1) for rest in _compositions(total - first, parts - 1)]
+
+
+def brute_force_study(number: int) -> dict[str, object]:
+    """Compare search and enumeration on random small jobs."""
+    equal, worst, infeasible, lost = 0, 0.0, 0, []
+    for seed in range(number):
+        job = small_job(seed)
+        costs = UnitCosts(CostModel.builtin(), job.precision)
+        best = brute_force(SearchContext(job, costs))
+        try:
+            # the search's own cost of an assignment, before shares are made exact, is what enumeration compares
+            found = solve(job, costs).search_cost
+        except InfeasibleError:
+            infeasible += best >= INFEASIBLE_COST
+            equal += best >= INFEASIBLE_COST
+            continue
+        excess = found / best - 1.0
+        worst = max(worst, excess)
+        if excess <= 1e-9:
+            equal += 1
+        else:
+            lost.append([seed, excess])
+    return {"instances": number, "equal": equal, "infeasible": infeasible, "worst_excess": worst, "missed": lost}
+
+
+def quality_study(names: list[str]) -> dict[str, object]:
+    """Default search against the best of five runs with 20 times the budget, other seeds; and the gap to the bound."""
+    rows = {}
+    for name in names:
+        job = benchmark_instance(name, {"optimizer.max_search_seconds": 600})
+        costs = UnitCosts(CostModel.builtin(), job.precision)
+        try:
+            result = solve(job, costs)
+        except InfeasibleError:
+            continue
+        best = result.estimate.step_seconds
+        budget = 20 * max(1, result.counts["moves"])
+        for seed in range(1, 6):
+            longer = replace(job, optimizer=replace(job.optimizer, seed=seed, budget=budget))
+            best = min(best, solve(longer, costs).estimate.step_seconds)
+        rows[name] = {
+            "step_seconds": result.estimate.step_seconds,
+            "excess": result.estimate.step_seconds / best - 1,
+            "gap": result.gap,
+        }
+        print(name, rows[name], flush=True)
+    return rows
+
+
+def gaps() -> dict[str, float]:
+    """Gap to the lower bound in percent on every instance that fits, the two largest excepted."""
+    found = {}
+    for name in benchmark_names():
+        if name.startswith("synthetic"):
+            continue
+        job = benchmark_instance(name)
+        try:
+            found[name] = 100 * solve(job, UnitCosts(CostModel.builtin(), job.precision)).gap
+        except InfeasibleError:
+            continue
+    return found
+
+
+def plan_process(name: str) -> dict[str, float]:
+    """Wall and CPU seconds and peak memory of one process that plans an instance."""
+    code = (
+        "import sys; from hetrl.spec.presets import benchmark_instance; from hetrl.cost.model import CostModel\n"
+        "from hetrl.cost.unit import UnitCosts; from hetrl.search.hybrid import solve\n"
+        "job = benchmark_instance(sys.argv[1], {'optimizer.max_search_seconds': 600})\n"
+        "print(solve(job, UnitCosts(CostModel.builtin(), job.precision)).estimate.step_seconds)"
+    )
+    with tempfile.TemporaryFile() as output:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, name], check=True, stdout=output)
+        wall = time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        output.seek(0)
+        step = float(output.read())
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "wall_seconds": wall,
+        "cpu_seconds": cpu,
+        "peak_memory_bytes": after.ru_maxrss * 1024.0,
+        "step_seconds": step,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--brute-force", type=int, default=100, metavar="N")
+    parser.add_argument(
+        "--quality", type=int, default=0, metavar="N", help="instances of the quality study (minutes each)"
+    )
+    parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    result: dict[str, object] = {}
+    if not args.no_times:
+        runs = {name: [plan_process(name) for _ in range(args.repeats)] for name in TIMED}
+        result["plan_wall_seconds"] = {
+            name.partition("/")[0]: statistics.median(each["wall_seconds"] for each in rows)
+            for name, rows in runs.items()
+        }
+        result["plan_cpu_seconds"] = {
+            name.partition("/")[0]: statistics.median(each["cpu_seconds"] for each in rows)
+            for name, rows in runs.items()
+        }
+        result["peak_memory_bytes"] = max(each["peak_memory_bytes"] for rows in runs.values() for each in rows)
+    found = gaps()
+    result["gap_percent"] = {
+        "median": statistics.median(found.values()),
+        "worst": max(found.values()),
+        "instances": found,
+    }
+    if args.brute_force:
+        result["brute_force"] = brute_force_study(args.brute_force)
+    if args.quality:
+        names = [name for name in benchmark_names() if not name.startswith("synthetic")]
+        result["quality"] = quality_study(names[: args.quality])
+    print(json.dumps(result, indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
