@@ -95,8 +95,8 @@ class Device:
     type: DeviceType
 
 
-def share_fabric(a: Node, b: Node) -> bool:
-    """Whether two nodes are parts of one machine or of one NVLink fabric, so that no network card lies between them."""
+def share_machine(a: Node, b: Node) -> bool:
+    """Whether two nodes are parts of one host or of one NVLink fabric, so that tensor groups may span them."""
     return bool(a.host and a.host == b.host) or bool(a.nvlink_domain and a.nvlink_domain == b.nvlink_domain)
 
 
@@ -177,9 +177,9 @@ class Topology:
     def node_link(self, source: int, target: int) -> Link:
         """Link between two nodes (or, for equal arguments, inside one), one direction.
 
-        Nodes of one NVLink domain, and parts of one host, reach each other as fast as inside the slower of them. Between other nodes without a given
-        link the slower NIC decides, and the larger latency; a network level that was
-        described replaces the latency and limits the bandwidth.
+        Nodes of one NVLink domain reach each other as fast as inside the slower of them. Between other nodes without a
+        given link the slower NIC decides, and the larger latency; a network level that was described replaces the
+        latency and limits the bandwidth.
         """
         if source == target:
             return self.nodes[source].intra_link
@@ -187,7 +187,7 @@ class Topology:
         if given is not None:
             return given
         a, b = self.nodes[source], self.nodes[target]
-        if share_fabric(a, b):
+        if a.nvlink_domain and a.nvlink_domain == b.nvlink_domain:
             return min(a.intra_link, b.intra_link, key=lambda link: link.bytes_per_second)
         slower_nic = min(a.nic_bytes_per_second, b.nic_bytes_per_second)
         name = network_level(a, b)
@@ -211,4 +211,4 @@ class Topology:
     def same_tensor_domain(self, devices: Sequence[int]) -> bool:
         """Whether all devices sit in one node, host or NVLink domain, so that tensor parallelism is allowed."""
         first, *others = {self.devices[device].node for device in devices} or {0}
-        return all(share_fabric(self.nodes[first], self.nodes[other]) for other in others)
+        return all(share_machine(self.nodes[first], self.nodes[other]) for other in others)
