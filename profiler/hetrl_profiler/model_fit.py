@@ -9,6 +9,7 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.operators import OperatorLibrary, OperatorModel
 from hetrl.errors import Problem, SpecError
 from hetrl.measure import Measurement
+from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job, Precision
 from hetrl_profiler.described import device_from_profile, evened, is_profile
@@ -50,7 +51,7 @@ def fit_profile(
     devices: dict[str, DeviceType] = {}
     models: list[OperatorModel] = []
     for name in sorted({each.device_type for each in rows}):
-        device = described[name] if name in described else device_from_profile(name, dtypes[0], rows)
+        device = described.get(name) or catalogue_devices().get(name) or device_from_profile(name, dtypes[0], rows)
         chip_source = device_from_profile(name, dtypes[0], rows) if device.vendor == "cpu" else device
         models += fit_operators(chip_source, dtypes[0], rows, model.library)
         devices[name] = device
