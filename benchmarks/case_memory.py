@@ -13,6 +13,7 @@ from hetrl.spec.job import Precision
 from hetrl.spec.model_source import find_model
 from hetrl.workload import setups
 from hetrl.workload.memory import kv_bytes_per_token
+from hetrl.workload.setup_remedies import remedies
 from hetrl.workload.setups import OFFLOADABLE, EngineSetup, Setup, SetupMemory, TrainSetup, setup_memory
 
 GIB = 2**30
@@ -133,7 +134,7 @@ def memory(given: Given) -> Answer:
             if isinstance(value, float) and value and isinstance(figures(other).get(key), float)
         }
         values["compared_verdict"] = other.verdict
-    helps = setups.remedies(setup)
+    helps = remedies(setup)
     rules = []
     if made.verdict == setups.DOES_NOT_FIT:
         over_host = made.host_limit_bytes is not None and made.host_bytes > made.host_limit_bytes

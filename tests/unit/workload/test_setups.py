@@ -12,15 +12,14 @@ from hetrl.spec.device_names import find_device
 from hetrl.spec.job import Precision
 from hetrl.spec.model_source import find_model
 from hetrl.workload.memory import activation_bytes_per_token, logits_bytes, optimizer_workspace_bytes
+from hetrl.workload.setup_remedies import devices_needed, remedies
 from hetrl.workload.setups import (
     DOES_NOT_FIT,
     OFFLOADABLE,
     EngineSetup,
     Setup,
     TrainSetup,
-    devices_needed,
     kv_tokens,
-    remedies,
     setup_memory,
     train_terms,
 )
