@@ -304,9 +304,9 @@ def end_to_end_rows(folder: Path) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Mean and worst device per operator, dtype and split."""
     lines = [
-        f"{'operator':<24}{'split':<14}{'devices':>8}"
+        f"{'operator':<30}{'split':<14}{'devices':>8}"
         f"{'MdAPE':>16}{'P90':>16}{'WAPE':>16}{'coverage':>16}{'datasheet MdAPE':>18}{'WAPE':>16}",
-        " " * 46 + f"{'mean / worst':>16}" * 4 + f"{'mean / worst':>18}{'mean / worst':>16}",
+        " " * 52 + f"{'mean / worst':>16}" * 4 + f"{'mean / worst':>18}{'mean / worst':>16}",
     ]
     for label, split in sorted({(_label(row), row["split"]) for row in rows}):
         own = [row for row in rows if (_label(row), row["split"]) == (label, split)]
@@ -317,7 +317,7 @@ def table(rows: Sequence[Row]) -> str:
             cells.append(f"{np.mean(values):.1f} / {worst:.1f}" if values else "-")
         widths = (16, 16, 16, 16, 18, 16)
         text = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"{label:<24}{split:<14}{len(own):>8}{text}")
+        lines.append(f"{label:<30}{split:<14}{len(own):>8}{text}")
     return "\n".join(lines)
 
 

@@ -9,33 +9,9 @@ from hetrl.cost.end_to_end import TERMS, Composer, builtin_coefficients, seconds
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.scenarios import Inexpressible, found_model, scenario_of, seconds_measured, value_of
 
-EMPTY = dict.fromkeys(
-    [
-        "category",
-        "gpu",
-        "num_gpus",
-        "model",
-        "precision",
-        "framework",
-        "algo",
-        "sync_mode",
-        "train_parallel",
-        "gen_parallel",
-        "global_batch",
-        "micro_batch",
-        "seq_or_input_len",
-        "output_len",
-        "mean_seq_len",
-        "metric",
-        "value",
-        "unit",
-        "notes",
-        "source",
-        "licence",
-        "suspect",
-    ],
-    "",
-)
+COLUMNS = """category gpu num_gpus model precision framework algo sync_mode train_parallel gen_parallel global_batch
+micro_batch seq_or_input_len output_len mean_seq_len metric value unit notes source licence suspect"""
+EMPTY = dict.fromkeys(COLUMNS.split(), "")
 TRAIN = EMPTY | {
     "category": "train_step",
     "gpu": "h100_sxm",
