@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetrl import catalog
+from hetrl.cost.shipped import read_shipped
 from hetrl.cost.work import Chip
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.devices import DeviceType
@@ -31,7 +31,7 @@ def chip_of(device: DeviceType, dtype: str) -> Chip:
                 valid=", ".join(sorted(device.flops_per_second)),
             )
         )
-    known: Mapping[str, Mapping[str, float]] = catalog.read("fitted/chips.yaml")["chips"]
+    known: Mapping[str, Mapping[str, float]] = read_shipped("chips.yaml")["chips"]
     extra = known.get(device.name, {})
     fastest = max(device.flops_per_second.get("bf16", 0.0), device.flops_per_second.get("fp16", 0.0))
     guess = max(1, round((fastest or device.flops_per_second[dtype]) / TYPICAL_FLOPS_PER_MULTIPROCESSOR))

@@ -13,13 +13,13 @@ from functools import cache
 
 import numpy as np
 
-from hetrl import catalog
 from hetrl.cost.links import LinkCurve, LinkModel
 from hetrl.cost.model import CostModel
 from hetrl.cost.model_files import BUILTIN, read_links
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.published import Table, device_of
 from hetrl.cost.scenarios import Inexpressible, Scenario, scenario_of, value_of
+from hetrl.cost.shipped import read_shipped
 from hetrl.cost.unit import UnitCosts
 from hetrl.cost.work import Array
 from hetrl.errors import SpecError
@@ -277,4 +277,4 @@ def seconds_of(scenario: Scenario, terms: Array, coefficients: Mapping[str, tupl
 
 def builtin_coefficients() -> dict[str, tuple[float, ...]]:
     """Calibrations shipped with hetrl."""
-    return {key: tuple(values) for key, values in catalog.read("fitted/end_to_end.yaml")["coefficients"].items()}
+    return {key: tuple(values) for key, values in read_shipped("end_to_end.yaml")["coefficients"].items()}

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from hetrl.cost.fitted import Forest, Intervals, KernelCorrection, Roofline
 from hetrl.cost.links import LinkCurve
 from hetrl.cost.operators import ENGINES, OperatorLibrary, OperatorModel
+from hetrl.cost.shipped import FOLDER
 from hetrl.cost.work import DIMENSIONS, TERMS, Chip
 from hetrl.errors import Problem, SpecError
 
 FORMAT = "hetrl-operators"
 VERSION = 1
-BUILTIN = Path(__file__).resolve().parent.parent / "catalog" / "fitted" / "published.zip"
+BUILTIN = FOLDER / "published.zip"
 MAX_JSON_BYTES = 16 * 2**20
 MAX_ARRAY_BYTES = 64 * 2**20
 INDEX = "models.json"

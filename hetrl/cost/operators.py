@@ -166,7 +166,7 @@ class OperatorModel:
 
 def coordinates(table: Array, engines: Array) -> Array:
     """Coordinates of shapes for `KernelCorrection`: log2 of the dimensions, and the engine, ``[N, D + 1]``."""
-    return np.concatenate([np.log2(table), engines[None, :]]).T
+    return np.asarray(np.concatenate([np.log2(table), engines[None, :]]).T, dtype=np.float64)
 
 
 class LazyModel(Protocol):

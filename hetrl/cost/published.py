@@ -16,8 +16,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl import catalog
 from hetrl.cost.operators import ENGINES
+from hetrl.cost.shipped import read_shipped
 from hetrl.cost.work import DIMENSIONS, Array
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.device_names import find_device
@@ -115,7 +115,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 
 def device_of(name: str) -> DeviceType:
     """Device type of a name in a published table; SpecError if nobody knows it."""
-    known: Mapping[str, str] = catalog.read("fitted/names.yaml")["devices"]
+    known: Mapping[str, str] = read_shipped("names.yaml")["devices"]
     return find_device(known.get(name.lower(), name.replace("_", "-")), path="gpu")[0]
 
 
@@ -124,7 +124,7 @@ def link_figures(link: str) -> tuple[float, float]:
 
     Links between nodes (``_inter_`` in the name) are network cards. SpecError if the name says nothing.
     """
-    known: Mapping[str, Mapping[str, float]] = catalog.read("fitted/names.yaml")["links"]
+    known: Mapping[str, Mapping[str, float]] = read_shipped("names.yaml")["links"]
     matching = [name for name in known if link.startswith(name)]
     name = "inter" if "_inter" in link else max(matching, key=len, default="")
     if not name:

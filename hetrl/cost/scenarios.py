@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from hetrl import catalog
 from hetrl.cost.published import device_of
+from hetrl.cost.shipped import read_shipped
 from hetrl.errors import SpecError
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.model import Model
@@ -169,14 +169,14 @@ def _family(framework: str) -> str:
 
 def _device(gpu: str) -> DeviceType:
     try:
-        return device_of(catalog.read("fitted/names.yaml")["end_to_end_devices"].get(gpu, gpu))
+        return device_of(read_shipped("names.yaml")["end_to_end_devices"].get(gpu, gpu))
     except SpecError as error:
         raise Inexpressible(f"unknown GPU {gpu}") from error
 
 
 def found_model(name: str) -> Model:
     """Return the model of a name in a published table; `Inexpressible` if the catalogue has no such model."""
-    known = catalog.read("fitted/names.yaml")["models"].get(name, name)
+    known = read_shipped("names.yaml")["models"].get(name, name)
     return _catalogue_model(name, tuple(sorted(known.items())) if isinstance(known, Mapping) else str(known))
 
 
