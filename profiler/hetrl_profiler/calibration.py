@@ -27,6 +27,9 @@ LEAST_KEPT = 0.1
 """No coefficient falls below this share of what was known: a phase's time never stops depending on its work."""
 SMALL_ERROR = 0.03
 """Relative errors above this count linearly."""
+MOST_SCALE = 2.0
+"""Operators are trusted to a factor of two: time beyond that is taken for a fixed cost of each iteration, until
+measurements of several shapes say otherwise."""
 SAME_SHAPE = 0.1
 """Rows whose amounts differ by less than this, relatively, are of one shape."""
 NUM_REWEIGHTINGS = 10
@@ -45,8 +48,9 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     used = columns.max(axis=0, initial=0.0) > 0
     if not used.any() or not len(seconds):
         return prior
-    relative, weights = _by_shape(columns[:, used], seconds, weights)
-    known = prior[used] * _common_factor(relative @ prior[used], weights)
+    shapes, weights = _by_shape(columns, seconds, weights)
+    relative = shapes[:, used]
+    known = _scaled(prior, _common_factor(relative @ prior[used], weights), shapes)[used]
     if not (relative @ known > 0).any():  # nothing was known of the columns that count here
         known = nnls(relative, np.ones(len(relative)))[0]
     share = np.maximum((weights[:, None] * relative).sum(axis=0) / weights.sum(), 1e-12)
@@ -62,6 +66,21 @@ def fit_coefficients(columns: Array, seconds: Array, weights: Array, prior: Arra
     fitted = prior.copy()
     fitted[used] = shares / share
     return fitted
+
+
+def _scaled(prior: Array, factor: float, shapes: Array) -> Array:
+    """Multiply what was known by a factor.
+
+    Where nothing was known but the composed time, the factor is `MOST_SCALE` at most; the rest goes to iterations.
+    """
+    known = prior * factor
+    for scale in range(0, len(prior), 3):
+        excess = known[scale] - MOST_SCALE
+        composed, iterations = shapes[:, scale], shapes[:, scale + 1]
+        if excess > 0 and not prior[scale + 1 : scale + 3].any() and iterations.all():
+            known[scale] = MOST_SCALE
+            known[scale + 1] = float(np.median(excess * composed / iterations))
+    return known
 
 
 def _by_shape(columns: Array, seconds: Array, weights: Array) -> tuple[Array, Array]:

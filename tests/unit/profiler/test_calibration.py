@@ -44,8 +44,14 @@ def test_a_single_shape_scales_what_was_known() -> None:
 
 
 def test_a_single_shape_without_knowledge_scales_the_composed_time() -> None:
-    fitted = fit_coefficients(np.array([[0.1, 32.0, 1000.0]]), np.array([0.4]), np.ones(1), BARE)
-    assert fitted == pytest.approx([4.0, 0.0, 0.0])
+    fitted = fit_coefficients(np.array([[0.1, 32.0, 1000.0]]), np.array([0.15]), np.ones(1), BARE)
+    assert fitted == pytest.approx([1.5, 0.0, 0.0])
+
+
+def test_a_single_shape_far_off_goes_to_iterations() -> None:
+    """40 times the composed time: the scale stays at 2, and 0.1 s x 38 / 32 iterations is fixed cost."""
+    fitted = fit_coefficients(np.array([[0.1, 32.0, 1000.0]]), np.array([4.0]), np.ones(1), BARE)
+    assert fitted == pytest.approx([2.0, 0.1 * 38 / 32, 0.0])
 
 
 def test_nothing_composed_goes_to_iterations() -> None:
