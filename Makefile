@@ -45,7 +45,10 @@ format: venv ## format the code and repair what ruff can
 docs: venv ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict
 
-venv: $(KERNELS) ## make .venv with everything in it; does nothing when it is up to date
+# The editable install compiles the kernels; after that only those that changed are compiled again.
+venv: $(STAMP) ## make .venv with everything in it; does nothing when it is up to date
+	@if ! test -e $(KERNELS) || test -n "$$(find $(KERNEL_SOURCES) -newer $(KERNELS))"; then \
+		$(BIN)/python setup.py --quiet build_ext --inplace && touch $(KERNELS); fi
 
 # A virtual environment belongs to one place: when the checkout moved, it is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -60,12 +63,8 @@ $(STAMP): $(INSTALL_INPUTS)
 		$(PYTHON) -m venv --clear $(VENV) || { \
 		echo "python's venv module failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	packaging/install.sh $(VENV)
+	@touch $(KERNELS)
 	@echo "$(CURDIR)" > $@
-
-# The editable install has compiled the kernels; this compiles those that changed since.
-$(KERNELS): $(STAMP) $(KERNEL_SOURCES)
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	@touch $@
 
 clean: ## remove what builds and tools leave, but not .venv
 	rm -rf build dist site *.egg-info packaging/absent/*/*.egg-info packaging/absent/*/build

@@ -10,12 +10,18 @@ from setuptools.errors import BaseError, CompileError, LinkError
 ROOT = Path(__file__).parent.resolve()
 os.chdir(ROOT)  # the sources are named relative to this file
 
-# No fused multiply-add: equal formulas must give equal bits, whatever the compiler makes of them.
-COMPILE_ARGS = ["-O3", "-ffp-contract=off"]
+# HETRL_KERNEL_FLAGS="-O1 -g -fsanitize=address" or the like replaces the first; the second is not a matter of taste:
+# without fused multiply-add equal formulas give equal bits, whatever the compiler makes of them.
+COMPILE_ARGS = [*os.environ.get("HETRL_KERNEL_FLAGS", "-O3 -g0").split(), "-ffp-contract=off"]
 
 
 class BuildKernels(build_ext):
-    """Names what is missing when the kernels cannot be compiled."""
+    """Compiles on all cores, and names what is missing when the kernels cannot be compiled."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = os.cpu_count()
 
     def build_extension(self, ext: Extension) -> None:
         try:

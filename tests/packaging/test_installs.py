@@ -22,6 +22,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SOURCE_ROOTS = {"hetrl": "hetrl", "hetrl_kernels": "kernels/hetrl_kernels", "hetrl_profiler": "profiler/hetrl_profiler"}
+UNOPTIMISED = {"HETRL_KERNEL_FLAGS": "-O0 -g0"}  # quicker to build
 PROBE = "def twice(int number):\n    return 2 * number\n"
 USE = """
 import importlib.resources, json
@@ -36,7 +37,7 @@ def call(*command: str | Path, cwd: Path, **environ: str) -> str:
     child = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env={**os.environ, **environ},
+        env={**os.environ, **UNOPTIMISED, **environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
