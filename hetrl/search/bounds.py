@@ -18,21 +18,35 @@ from hetrl.spec.job import Job
 
 Floats = NDArray[np.float64]
 NUM_PRICE_STEPS = 200
+ALL_REDUCES_PER_LAYER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidBounds:
-    """Lower bounds of every task, ``[A, Y]`` device-seconds by device type and ``[A]`` seconds of latency."""
+    """Lower bounds of every task.
+
+    Parameters
+    ----------
+    device_seconds
+        ``[A, Y]``: on devices of one type; n devices need at least 1/n of it.
+    latency
+        ``[A]``: seconds that no number of devices undercuts.
+    fixed
+        ``[A]``: seconds on top of the fluid part, whatever the devices: optimizer steps.
+    """
 
     device_seconds: Floats
     latency: Floats
+    fixed: Floats
 
 
 def fluid_bounds(job: Job, tables: CostTables) -> FluidBounds:
     """Work out the fluid and latency bounds of all tasks."""
     rows = [_task_bound(job, tables, index) for index in range(len(job.workflow.tasks))]
     return FluidBounds(
-        device_seconds=np.stack([row for row, _ in rows]), latency=np.array([latency for _, latency in rows])
+        device_seconds=np.stack([row for row, _ in rows]),
+        latency=np.array([latency for _, latency in rows]),
+        fixed=np.array([_optimizer_bound(job, tables, index) for index in range(len(rows))]),
     )
 
 
@@ -70,7 +84,7 @@ def phase_bound(devices: Floats, fluid: FluidBounds, phase: tuple[int, ...], *, 
     """
     work = fluid.device_seconds[list(phase)]
     with np.errstate(divide="ignore"):
-        alone = 1.0 / (devices / work).sum(axis=1)
+        alone = 1.0 / (devices / work).sum(axis=1) + (0.0 if overlap else fluid.fixed[list(phase)])
     best = max(float(alone.max()), priced_bound(devices, work))
     return best if overlap else max(best, float(fluid.latency[list(phase)].max()))
 
@@ -101,13 +115,31 @@ def _task_bound(job: Job, tables: CostTables, index: int) -> tuple[Floats, float
     sequences = batch.num_prompts * task.sequences_per_prompt
     if TASK_KINDS[tables.task_kind[index]] == "generate":
         prefill = _passes(tables, index, forward_passes=1, phase="prefill") * batch.num_prompts
-        return prefill + _decode_work(tables, index, sequences), _decode_latency(tables, index)
+        return prefill + _decode_work(tables, index, sequences), _decode_latency(tables, index, sequences)
     if task.kind == "score":
         return _passes(tables, index, forward_passes=1, phase="score") * sequences, 0.0
     work = _passes(tables, index, forward_passes=3, phase="train") * sequences * batch.num_epochs
     if task.role == "actor":
         work = work + _passes(tables, index, forward_passes=1, phase="score") * sequences
     return work, 0.0
+
+
+def _optimizer_bound(job: Job, tables: CostTables, index: int) -> float:
+    """Seconds of all optimizer steps, spread over the whole fleet.
+
+    Where all states together exceed the fleet's memory they must be stepped on the hosts, through host memory.
+    """
+    if TASK_KINDS[tables.task_kind[index]] != "train" or job.precision.lora_rank > 0:
+        return 0.0
+    parameters = float(tables.model_parameters[tables.task_model[index]])
+    state = parameters * sum(_scalar(tables, f"{name}_bytes") for name in ("weight", "gradient", "optimizer"))
+    memory = float((tables.node_limit * tables.node_devices).sum())
+    through = float((tables.type_bandwidth[tables.node_type] * tables.node_devices).sum())
+    if state > memory:
+        through = float(tables.node_host_memory.sum())
+    return (
+        job.batch.num_epochs * job.batch.num_mini_batches * state / through * float(tables.calibration[:, 4, 0].min())
+    )
 
 
 def _passes(tables: CostTables, index: int, *, forward_passes: int, phase: str) -> Floats:
@@ -173,17 +205,29 @@ def _decode_work(tables: CostTables, index: int, sequences: int) -> Floats:
     return _joint(parts) * tokens * sequences
 
 
-def _decode_latency(tables: CostTables, index: int) -> float:
-    """Seconds of the decode iterations of one sequence on the fastest tensor group."""
+def _decode_latency(tables: CostTables, index: int, num_sequences: int) -> float:
+    """Seconds of the decode iterations of the replica with the most sequences, on the fastest tensor group.
+
+    Every replica holds all weights, so the fleet's memory limits their number, and some replica has at least the mean
+    number of sequences. Whatever its concurrency, it needs as many iterations as the best one.
+    """
     model = int(tables.task_model[index])
     counts = tables.kinds_before[model, : int(tables.model_kinds[model]), tables.model_layers[model]]
     layers = (tables.decode_projections[model][:, :, : len(counts), 0] * counts).sum(axis=2)
-    seconds = (
-        tables.calibration[:, 0, 0, None] * (layers + tables.decode_head[model][:, :, 0])
-        + tables.calibration[:, 0, 1, None]
-    )
-    iterations = float(tables.tail_alive.sum()) * float(tables.tail_times[0]) * 2
-    return float(seconds.min()) * iterations
+    own = np.diagonal(tables.link_latency)
+    link = np.array([own[tables.node_type == kind].min() for kind in range(len(tables.type_flops))])
+    degrees = np.array(TENSOR_DEGREES, dtype=np.float64)
+    reduces = ALL_REDUCES_PER_LAYER * float(tables.model_layers[model]) * 2 * (degrees[None, :] - 1) * link[:, None]
+    seconds = tables.calibration[:, 0, 0, None] * (layers + tables.decode_head[model][:, :, 0] + reduces)
+    per_iteration = float((seconds + tables.calibration[:, 0, 1, None]).min())
+    memory = float((tables.node_limit * tables.node_devices).sum())
+    most_replicas = max(1, min(int(memory // float(tables.transfer_weights[index])), int(tables.node_devices.sum())))
+    here = -(-num_sequences // most_replicas)
+    segment = float(tables.tail_times[0]) * 2
+    running = np.arange(1, min(here, int(tables.concurrency_grid[-1])) + 1, dtype=np.float64)
+    tail = (1.0 - (1.0 - tables.tail_alive[None, :]) ** running[:, None]).sum(axis=1) * segment
+    iterations = (here - running) * _scalar(tables, "mean_response") / running + tail
+    return per_iteration * float(iterations.min())
 
 
 def _scalar(tables: CostTables, name: str) -> float:

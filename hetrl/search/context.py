@@ -41,7 +41,11 @@ class SearchContext:
         self.finder = Finder(self.kernel_tables, allowed_features(job), MAX_OPTIONS_PER_TASK, ENGINE_CONCURRENCY)
         self.fluid = fluid_bounds(job, self.tables)
         self.steps = Steps(
-            self.finder, self.fluid.device_seconds, self.fluid.latency, job.optimizer.objective == "usd_per_step"
+            self.finder,
+            self.fluid.device_seconds,
+            self.fluid.latency,
+            self.fluid.fixed,
+            job.optimizer.objective == "usd_per_step",
         )
 
     def counts(self, values: Sequence[int] | NDArray[np.int32]) -> bytes:

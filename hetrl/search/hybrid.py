@@ -307,7 +307,9 @@ class _Search:
             if self.stopped:
                 improved.append(candidate)
                 continue
-            exact = self.context.steps.cost(candidate.grouping, candidate.assignment, math.inf)  # it may be a bound so far
+            exact = self.context.steps.cost(
+                candidate.grouping, candidate.assignment, math.inf
+            )  # it may be a bound so far
             assignment, cost, counters = anneal(
                 self.context.steps,
                 candidate.grouping,

@@ -22,6 +22,7 @@ cdef class Steps:
     cdef bint dollars
     cdef double[:, ::1] fluid  # [A, Y] device-seconds of a task on devices of one type
     cdef double[::1] latency  # [A] seconds that no number of devices undercuts
+    cdef double[::1] fixed  # [A] seconds on top of the fluid part
     cdef readonly long long num_screened
     cdef readonly long long num_costed, num_combined
 

@@ -181,13 +181,16 @@ cdef class Steps:
         Lower bounds, ``[A, Y]``: device-seconds of a task on devices of one type; n devices need at least 1/n of it.
     latency
         Lower bounds, ``[A]``: seconds of a task however many devices it has.
+    fixed
+        Lower bounds, ``[A]``: seconds on top of the fluid part.
     dollars
         The objective is dollars per step instead of seconds.
     """
 
-    def __init__(self, Finder finder, double[:, ::1] fluid, double[::1] latency, bint dollars):
+    def __init__(self, Finder finder, double[:, ::1] fluid, double[::1] latency, double[::1] fixed, bint dollars):
         self.fluid = fluid
         self.latency = latency
+        self.fixed = fixed
         self.finder = finder
         self.t = finder.t
         self.dollars = dollars
@@ -251,7 +254,7 @@ cdef class Steps:
                 rate = 0.0
                 for y in range(self.t.num_types):
                     rate += devices[y] / self.fluid[task, y]
-                activities.seconds[task] = fmax(self.latency[task], 1.0 / rate if rate > 0 else INFINITY)
+                activities.seconds[task] = fmax(self.latency[task], 1.0 / rate + self.fixed[task] if rate > 0 else INFINITY)
                 activities.groups[task] = <unsigned int>1 << number
         self.edges(&activities)
         return asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
