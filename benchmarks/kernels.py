@@ -22,8 +22,11 @@ from hetrl.search.context import SearchContext
 from hetrl.search.level4_assignment import Starts
 from hetrl.spec.presets import benchmark_instance
 from hetrl_kernels.anneal import anneal
+from hetrl_kernels.options import Option
+from hetrl_kernels.placement import Placement
 
 INSTANCES = {20: "guide20", 64: "paper64_wan/PPO", 1024: "synthetic1024"}
+SWAPPED = {16: "guideC/Llama-3-8B/PPO", 64: "paper64_wan/PPO", 1024: "synthetic1024", 4096: "synthetic4096"}
 
 
 def context_of(name: str) -> SearchContext:
@@ -91,11 +94,63 @@ def moves_per_second(name: str, num_moves: int) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
+def longest_option(context: SearchContext, kind: str) -> Option:
+    """The option with the most slots of a task of this kind on the whole fleet."""
+    found = [
+        option
+        for index, task in enumerate(context.job.workflow.tasks)
+        if task.kind == kind
+        for option in context.steps.alone(index, context.all_devices)
+    ]
+    return max(found, key=lambda option: sum(len(stages) for stages in option.stages()))
+
+
+def delta_equals_full(context: SearchContext, option: Option, num_moves: int, check_every: int) -> bool:
+    """Whether seconds kept up by delta equal, bit for bit, those worked out from the slots' nodes alone."""
+    placement = Placement(context.finder, option)
+    slots = len(placement.nodes())
+    rng = random.Random(8)
+    for move in range(num_moves):
+        placement.swap_slots(rng.randrange(slots), rng.randrange(slots))
+        if (
+            move % check_every == 0
+            and Placement(context.finder, option, placement.nodes()).seconds != placement.seconds
+        ):
+            return False
+    return True
+
+
+def swaps_per_second(context: SearchContext, option: Option, num_moves: int) -> tuple[float, float]:
+    """Swaps that change something and are costed by delta, per CPU second; and the share of null swaps."""
+    rates, nulls = [], []
+    for seed in range(3):
+        placement = Placement(context.finder, option)
+        before = time.process_time()
+        null, costed, _ = placement.anneal(seed, num_moves, 0.02, 0.0005)
+        rates.append(costed / (time.process_time() - before))
+        nulls.append(null / num_moves)
+    return sorted(rates)[1], nulls[1]
+
+
+def swaps(num_moves: int) -> dict[str, object]:
+    """Level 5 on fleets of four sizes, training and scoring."""
+    equal, rates, nulls = {}, {}, {}
+    for devices, name in SWAPPED.items():
+        context = context_of(name)
+        for kind in ("train", "score"):
+            option = longest_option(context, kind)
+            key = f"{devices} {kind}"
+            equal[key] = delta_equals_full(context, option, num_moves, 1 if devices < 1000 else 500)
+            rates[key], nulls[key] = swaps_per_second(context, option, num_moves)
+    return {"delta_equals_full": equal, "anneal_moves_per_core_second": rates, "null_share": nulls}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--options", type=int, default=4000, help="random options compared with the evaluator")
     parser.add_argument("--moves", type=int, default=200, help="moves per speed measurement")
+    parser.add_argument("--swaps", type=int, default=20_000, help="level-5 moves per fleet and kind of task")
     args = parser.parse_args()
     errors = equality(args.options)
     result: dict[str, object] = {
@@ -112,6 +167,7 @@ def main() -> None:
         new, again = moves_per_second(name, args.moves if devices < 1000 else 20)
         result["assignment_moves_per_core_second"][devices] = new  # type: ignore[index]
         result["assignment_moves_per_core_second_kept"][devices] = again  # type: ignore[index]
+    result |= swaps(args.swaps)
     print(json.dumps(result, indent=1))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

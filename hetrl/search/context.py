@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hetrl_kernels.groups import Steps
-from hetrl_kernels.options import Finder
-from hetrl_kernels.tables import Tables
 from numpy.typing import NDArray
 
 from hetrl.cost.tables import SCALARS, CostTables, lower
@@ -17,6 +14,9 @@ from hetrl.search.bounds import fluid_bounds
 from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
 from hetrl.spec.topology import Topology
+from hetrl_kernels.groups import Steps
+from hetrl_kernels.options import Finder
+from hetrl_kernels.tables import Tables
 
 MAX_OPTIONS_PER_TASK = 16
 ENGINE_CONCURRENCY = 256

@@ -373,11 +373,10 @@ def _objective(job: Job, estimate: Estimate) -> float:
 
 
 def _finish(context: SearchContext, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate with exact shares, or with those it was costed with should exact ones not fit."""
-    plan = place(context, candidate)
-    estimate = evaluate(context.job, plan, context.costs)
-    if estimate.step_seconds <= candidate.cost or context.job.optimizer.objective != "step_seconds":
-        return plan, estimate
-    costed = place(context, candidate, exact_shares=False)
-    other = evaluate(context.job, costed, context.costs)
-    return min((plan, estimate), (costed, other), key=lambda pair: pair[1].step_seconds)
+    """Place a candidate in every way level 5 knows, and keep the best: shares costed or exact, slots swapped or not."""
+    seed = context.job.optimizer.seed
+    plans = [place(context, candidate, exact_shares=exact) for exact in (True, False)]
+    plans += [place(context, candidate, exact_shares=exact, swap_seed=seed) for exact in (True, False)]
+    distinct = [plan for number, plan in enumerate(plans) if plan not in plans[:number]]
+    evaluated = [(plan, evaluate(context.job, plan, context.costs)) for plan in distinct]
+    return min(evaluated, key=lambda pair: _objective(context.job, pair[1]))

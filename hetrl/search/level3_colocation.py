@@ -16,7 +16,9 @@ WEIGHTS = ("resident", "host", "dropped", "shared")
 OPTIMIZER_STATES = ("device", "host_when_idle", "host")
 
 
-def task_plan(context: SearchContext, option: Option, first_free: list[int], shares: list[int]) -> TaskPlan:
+def task_plan(
+    context: SearchContext, option: Option, first_free: list[int], shares: list[int], nodes: list[int] | None = None
+) -> TaskPlan:
     """Turn a kernel's option into a task plan.
 
     Parameters
@@ -25,13 +27,17 @@ def task_plan(context: SearchContext, option: Option, first_free: list[int], sha
         Per node the position of the first device that belongs to the task's group.
     shares
         Prompts of every replica.
+    nodes
+        Node of every slot, replica by replica, where level 5 has moved them.
     """
     topology = context.topology
     taken = list(first_free)
     replicas = []
+    moved = iter(nodes) if nodes is not None else None
     for stages, share in zip(option.stages(), shares, strict=True):
         placed = []
-        for node, layers in stages:
+        for canonical, layers in stages:
+            node = canonical if moved is None else next(moved)
             start = topology.first_device[node] + taken[node]
             taken[node] += option.degree
             placed.append(Stage(num_layers=layers, devices=tuple(range(start, start + option.degree))))

@@ -21,6 +21,7 @@ cdef struct StageRing:  # the ring over the same stage of all replicas
 
 
 cdef void stage_rings(Tables t, Layout layout, StageRing* rings)
+cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const int* slots, StageRing* rings) noexcept nogil
 cdef double update_seconds(
     Tables t, const StageRing* rings, int num_stages, int num_replicas, int sharding, const State* states, int num_micro_batches) noexcept nogil
 cdef double optimizer_seconds(Tables t, Layout layout, const State* states, bint on_host)

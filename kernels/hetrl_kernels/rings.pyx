@@ -15,25 +15,33 @@ cdef void hop(Tables t, int source, int target, int flows, double* latency, doub
 
 
 cdef void stage_rings(Tables t, Layout layout, StageRing* rings):
-    """Rings of all stages in node order; rings that leave a node share its network card."""
-    cdef int stages = layout.max_stages, n = t.num_nodes
+    """Rings of all stages of a training layout."""
+    rings_of_nodes(t, layout.max_stages, layout.num_slots, layout.degree, layout.node, rings)
+
+
+cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const int* slots, StageRing* rings) noexcept nogil:
+    """Rings of all stages in node order; rings that leave a node share its network card.
+
+    ``slots`` are the nodes of all slots, replica by replica.
+    """
+    cdef int n = t.num_nodes
     cdef int j, slot, node, previous, first, flows, members, most, least
     cdef int* count = <int*>calloc((stages + 1) * n, sizeof(int))
     cdef int* leaving = count + stages * n
     cdef int* nodes = <int*>calloc(stages, sizeof(int))
-    for slot in range(layout.num_slots):
+    for slot in range(num_slots):
         j = slot % stages
-        if count[j * n + layout.node[slot]] == 0:
+        if count[j * n + slots[slot]] == 0:
             nodes[j] += 1
-        count[j * n + layout.node[slot]] += 1
+        count[j * n + slots[slot]] += 1
     for j in range(stages):
         if nodes[j] > 1:
             for node in range(n):
                 if count[j * n + node]:
-                    leaving[node] += layout.degree
+                    leaving[node] += degree
     for j in range(stages):
         flows = most = 0
-        least = layout.num_slots
+        least = num_slots
         first = previous = -1
         rings[j].slowest_host_link = INFINITY
         rings[j].latency = rings[j].outer_latency = 0.0
@@ -65,7 +73,7 @@ cdef void stage_rings(Tables t, Layout layout, StageRing* rings):
         rings[j].num_nodes = nodes[j]
         rings[j].per_node = most
         rings[j].two_level = nodes[j] > 1 and most == least and most > 1
-        rings[j].most_ranks = most * layout.degree
+        rings[j].most_ranks = most * degree
     free(count)
     free(nodes)
 
