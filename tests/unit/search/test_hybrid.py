@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hetrl.cost.evaluate import evaluate
@@ -12,6 +14,7 @@ from hetrl.search.constraints import Constraints
 from hetrl.search.hybrid import SearchResult, solve
 from hetrl.spec.job import Job
 from hetrl.spec.presets import benchmark_instance
+from hetrl.tools.main import main
 
 
 def job_of(name: str = "guideC/Llama-3-8B/PPO", **optimizer: object) -> Job:
@@ -96,3 +99,11 @@ def test_too_small_a_fleet_names_the_task_that_fits_nowhere() -> None:
     with pytest.raises(InfeasibleError) as caught:
         search(job)
     assert "actor_train" in str(caught.value)
+
+
+def test_the_command_line_writes_the_same_bytes_twice(repository: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / "first.json", tmp_path / "second.json"]
+    for out in outs:
+        arguments = ["--config", str(repository / "configs" / "rlhf_70b.yaml"), "--out", str(out), "--budget", "300"]
+        assert main(["plan", *arguments, "--seed", "3", "--quiet"]) == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
