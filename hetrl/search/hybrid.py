@@ -31,7 +31,8 @@ ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
 STARTS_KEPT = 2
 """Of every grouping's starting assignments, those with the best fluid bounds."""
-NUM_FINALISTS = 4
+NUM_PLACED = 4
+"""Finalists of which whole plans are made and evaluated."""
 HOPELESS_RATIO = 1.5
 """Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
 FULL_BUDGET = 6_000
@@ -49,6 +50,8 @@ class Effort:
         Starting assignments costed.
     survivors
         Groupings that are annealed at all.
+    finalists
+        Groupings that halving leaves over.
     first_moves
         Moves per survivor in the first round of halving; twice as many in each that follows.
     fine_moves
@@ -57,6 +60,7 @@ class Effort:
 
     starts: int
     survivors: int
+    finalists: int
     first_moves: int
     fine_moves: int
 
@@ -67,6 +71,7 @@ class Effort:
         return cls(
             starts=max(24, round(400 * share)),
             survivors=max(6, round(64 * share)),
+            finalists=max(4, min(16, round(8 * share))),
             first_moves=max(4, round(6 * share)),
             fine_moves=max(12, round(120 * share)),
         )
@@ -152,7 +157,7 @@ def solve(
         rules=NodeRules(context, constraints or Constraints()),
     )
     finalists = search.run(budget, warm_start)
-    finished = [_finish(context, candidate) for candidate in finalists if candidate.feasible]
+    finished = [_finish(context, candidate) for candidate in finalists[:NUM_PLACED] if candidate.feasible]
     if warm_start is not None:
         finished.append((warm_start, evaluate(job, warm_start, costs)))
     limit = constraints.max_usd_per_step if constraints is not None else None
@@ -284,12 +289,12 @@ class _Search:
         """Anneal all, keep the better half, and give those twice the moves."""
         moves = self.effort.first_moves
         survivors = survivors[: self.effort.survivors]
-        while len(survivors) > NUM_FINALISTS and self.spent < budget and not self.stopped:
+        while len(survivors) > self.effort.finalists and self.spent < budget and not self.stopped:
             survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
-            survivors = survivors[: max(NUM_FINALISTS, len(survivors) // 2)]
+            survivors = survivors[: max(self.effort.finalists, len(survivors) // 2)]
             moves *= 2
             self.report("halving")
-        return survivors[:NUM_FINALISTS]
+        return survivors[: self.effort.finalists]
 
     def polish(self, survivors: list[Candidate]) -> list[Candidate]:
         """Anneal the finalists at low temperature with ever smaller blocks."""
