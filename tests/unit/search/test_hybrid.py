@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, SpecError
+from hetrl.plan.capabilities import unsupported
 from hetrl.search.constraints import Constraints
 from hetrl.search.hybrid import SearchResult, solve
 from hetrl.spec.job import Job
@@ -107,3 +109,26 @@ def test_the_command_line_writes_the_same_bytes_twice(repository: Path, tmp_path
         arguments = ["--config", str(repository / "configs" / "rlhf_70b.yaml"), "--out", str(out), "--budget", "300"]
         assert main(["plan", *arguments, "--seed", "3", "--quiet"]) == 0
     assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_asynchronous_period_is_bounded_and_shorter_than_a_step() -> None:
+    job = job_of("paper64_lan/GRPO", budget=400)
+    synchronous = search(job)
+    period = search(replace(job, staleness=1))
+    assert period.lower_bound <= period.estimate.step_seconds < synchronous.estimate.step_seconds
+
+
+def test_dollars_as_objective_buy_cheaper_steps() -> None:
+    fast, cheap = search(job_of("guide20", budget=600)), search(job_of("guide20", budget=600, objective="usd_per_step"))
+    assert fast.estimate.usd_per_step is not None and cheap.estimate.usd_per_step is not None
+    assert cheap.estimate.usd_per_step < fast.estimate.usd_per_step
+    assert fast.estimate.step_seconds < cheap.estimate.step_seconds
+
+
+def test_executable_plans_ask_for_nothing_the_runtime_lacks() -> None:
+    workflow = {"algorithm": "GRPO", "actor_model": "Qwen2.5-0.5B", "reference_model": "Qwen2.5-0.5B"}
+    job = benchmark_instance(
+        "guideC/Llama-3-8B/PPO", {"workflow": workflow, "optimizer.executable": True, "optimizer.budget": 300}
+    )
+    result = search(job)
+    assert not [problem for problem in unsupported(job.workflow, result.plan) if problem.path.startswith("tasks")]

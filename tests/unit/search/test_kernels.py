@@ -97,3 +97,11 @@ def test_annealed_placement_is_never_worse_and_reproducible() -> None:
         assert first.anneal(3, 500, 0.02, 0.0005) == second.anneal(3, 500, 0.02, 0.0005)
         assert first.nodes() == second.nodes()
         assert first.seconds <= before
+
+
+@pytest.mark.parametrize("model", ["Qwen3-30B-A3B", "google/gemma-2-9b", "DeepSeek-V2-Lite"])
+def test_experts_windows_and_latent_caches_agree(model: str) -> None:
+    workflow = {"algorithm": "ReMax", "actor_model": model, "reference_model": model}
+    context = context_of("paper64_lan/GRPO", workflow=workflow)
+    for option in islice(random_options(context, seed=1), 60):
+        assert option_error(context, option) <= 1e-12
