@@ -21,7 +21,7 @@ from hetrl.search.bounds import lower_bound
 from hetrl.search.constraints import Constraints, NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.infeasible import explain_infeasible
-from hetrl.search.level1_grouping import set_partitions
+from hetrl.search.level1_grouping import groupings
 from hetrl.search.level4_assignment import Starts, as_assignment
 from hetrl.search.level5_placement import place
 from hetrl.spec.job import Job
@@ -262,7 +262,7 @@ class _Search:
         context = self.context
         starts = Starts(context, self.rng)
         screened: list[tuple[float, int, Grouping, Assignment]] = []
-        for grouping in set_partitions(len(context.job.workflow.tasks)):
+        for grouping in groupings([task.kind for task in context.job.workflow.tasks]):
             if len(grouping) > context.topology.num_devices:
                 continue
             self.num_groupings += 1

@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+MAX_UNITS = 7
+"""Bell(7) = 877 groupings are looked at one by one; with more tasks, scoring tasks are kept together."""
+
+
+def groupings(kinds: Sequence[str]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All groupings of tasks of these kinds; beyond `MAX_UNITS` tasks the last scoring tasks form one unit.
+
+    >>> len(list(groupings(["generate", "score", "train"])))
+    5
+    """
+    units: list[tuple[int, ...]] = [(index,) for index in range(len(kinds))]
+    while len(units) > MAX_UNITS:
+        scoring = [unit for unit in units if kinds[unit[0]] == "score"]
+        if len(scoring) < 2:
+            break
+        merged = tuple(sorted(scoring[-2] + scoring[-1]))
+        units = sorted([unit for unit in units if unit not in scoring[-2:]] + [merged])
+    for partition in set_partitions(len(units)):
+        yield tuple(tuple(sorted(task for unit in group for task in units[unit])) for group in partition)
 
 
 def set_partitions(num_tasks: int) -> Iterator[tuple[tuple[int, ...], ...]]:
