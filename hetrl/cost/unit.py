@@ -106,7 +106,7 @@ class UnitCosts:
             self._layer[(device.name, model.name, kind, tensor_parallel, count, length)] = each
 
     def head_seconds(self, device: DeviceType, model: Model, tensor_parallel: int, num_tokens: float) -> float:
-        """Seconds of the output head's forward pass on one rank; a scalar head costs one pass over the hidden states."""
+        """Seconds of the output head's forward pass on one rank; a scalar head is one pass over the hidden states."""
         key = (device.name, model.name, model.head, tensor_parallel, num_tokens)
         if key not in self._head:
             self.prepare_heads(device, model, tensor_parallel, [num_tokens])

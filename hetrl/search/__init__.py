@@ -1,6 +1,7 @@
-"""From a job to a plan. One module per level, and the solvers that drive them.
+"""From a job to a plan. One module per level; the compiled kernels do the counting.
 
-`level1_grouping` partitions tasks, `level2_parallelism` and `level3_colocation` find strategies and residency of a
-group's tasks on given devices, `level4_assignment` moves devices between groups, `level5_placement` fixes device ids.
-`halving` spends the budget over level-1 candidates, `hybrid` is the solver behind ``solver: hybrid``.
+`level1_grouping` partitions tasks, `level2_parallelism` and `level3_colocation` say what strategies may be and turn the
+kernels' options into task plans, `level4_assignment` makes starting points, `level5_placement` fixes device ids.
+`hybrid` is the solver behind ``solver: hybrid``; `bounds`, `constraints`, `infeasible` and `explain` go with it, and
+`written_plan` reads plans written by hand. docs/search.md says what the space leaves out.
 """

@@ -1,4 +1,6 @@
-"""Compiled kernels of the search: Numba for batch scoring and pruning, Cython for annealing and delta cost.
+"""Compiled kernels of the search, in Cython. Arrays in, arrays out; nothing of hetrl is imported here.
 
-Arrays in, arrays out; nothing of hetrl is imported here. A `.pyx` placed in this folder is built by setup.py.
+`tables` holds a lowered job, `timing`, `memory` and `rings` its times and bytes, `layouts` and `options` level 2, `groups`
+level 3 and the cost of a step (with `schedule`), `anneal` level 4, `placement` level 5, `forest` the operators' trees. A
+`.pyx` placed in this folder is built by setup.py. Kernels never raise on bad plans: infeasible is infinite or None.
 """
