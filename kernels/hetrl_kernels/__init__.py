@@ -1,6 +1,6 @@
 """Compiled kernels of the search, in Cython. Arrays in, arrays out; nothing of hetrl is imported here.
 
-`tables` holds a lowered job, `timing`, `memory` and `rings` its times and bytes, `layouts` and `options` level 2, `groups`
-level 3 and the cost of a step (with `schedule`), `anneal` level 4, `placement` level 5, `forest` the operators' trees. A
-`.pyx` placed in this folder is built by setup.py. Kernels never raise on bad plans: infeasible is infinite or None.
+`tables` holds a lowered job; `timing`, `memory` and `rings` its times and bytes; `layouts` and `options` are level 2,
+`groups` level 3 and the cost of a step (with `schedule`), `anneal` level 4, `placement` level 5; `forest` evaluates the
+operators' trees. A `.pyx` placed in this folder is built by setup.py. Bad plans never raise: they are infinite or None.
 """
