@@ -19,6 +19,7 @@ from benchmarks.loop_report import LoopResult, StepScore, print_report
 from benchmarks.loop_stages import fit, launch, plan, prepare, profile, refit
 from hetrl.files import write_json_atomically
 from hetrl.measure import MeasurementStore
+from hetrl.plan.plan import Plan
 from hetrl.runtime.session import Session
 from hetrl.runtime.step import StepRecord
 
@@ -27,6 +28,8 @@ NUM_STEPS = 16
 NUM_CONTROL_STEPS = 8
 LEARNING_RATE = 2e-3
 RUN_2_REPEATS = 2
+NUM_REPLANNED_STEPS = 6
+"""Steps at the re-planned shares, and as many at even shares, in turn."""
 
 
 def train(session: Session, seed: int, learning_rate: float, num_steps: int) -> list[StepRecord]:
@@ -55,6 +58,28 @@ def other_settings(session: Session, max_response_tokens: int) -> list[tuple[dic
             shares[task] = (first + moved, second - moved)
         settings.append((shares, max(1, round(max_response_tokens * length))))
     return settings
+
+
+def shares_of(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Prompts per replica of every task."""
+    return {task.task: tuple(replica.num_prompts for replica in task.replicas) for task in plan.tasks}
+
+
+def same_layout(old: Plan, new: Plan) -> bool:
+    """Whether two plans differ in shares only, so that the running workers can try the new one."""
+    return [[replica.stages for replica in task.replicas] for task in old.tasks] == [
+        [replica.stages for replica in task.replicas] for task in new.tasks
+    ]
+
+
+def in_turn(session: Session, shares: dict[str, tuple[int, ...]]) -> tuple[list[float], list[float]]:
+    """Seconds of steps at some shares and at even shares, in turn."""
+    tried, even = [], []
+    for _ in range(NUM_REPLANNED_STEPS):
+        tried.append(session.step(shares=shares).seconds)
+        even.append(session.step(shares=session.even_shares).seconds)
+        print(f"  re-planned {tried[-1]:.2f} s, even {even[-1]:.2f} s", flush=True)
+    return tried, even
 
 
 def run_loop(out: Path, *, quick: bool) -> LoopResult:
@@ -87,8 +112,10 @@ def run_loop(out: Path, *, quick: bool) -> LoopResult:
             )
             scores.append(score)
             print(f"  {score.line()}", flush=True)
-    print("\nre-plan with the refitted model", flush=True)
-    again = replanned(job, refitted)
+        again = replanned(job, refitted)
+        new_shares = shares_of(again.plan)
+        print(f"\nre-planned with the refitted model: {new_shares}", flush=True)
+        compared = in_turn(session, new_shares) if same_layout(document.plan, again.plan) else ([], [])
     return LoopResult(
         trained=trained,
         control=control,
@@ -103,7 +130,8 @@ def run_loop(out: Path, *, quick: bool) -> LoopResult:
             "after": predicted_step_seconds(job, document.plan, refitted, even_shares),
         },
         run_2=scores,
-        replanned_shares={task.task: tuple(each.num_prompts for each in task.replicas) for task in again.plan.tasks},
+        replanned_shares=new_shares,
+        replanned_seconds=compared,
         replanned_step_seconds=again.estimate.step_seconds,
         phases=predicted_phases(trained, job, document.plan, fitted, refitted, planned_shares),
     )

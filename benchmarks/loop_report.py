@@ -52,6 +52,7 @@ class LoopResult:
     predicted_even: Mapping[str, float]
     run_2: Sequence[StepScore]
     replanned_shares: Mapping[str, tuple[int, ...]]
+    replanned_seconds: tuple[Sequence[float], Sequence[float]]
     replanned_step_seconds: float
     phases: Mapping[str, tuple[float, float, float]]
 
@@ -74,6 +75,12 @@ def step_seconds(result: LoopResult, shares: Mapping[str, tuple[int, ...]]) -> l
     """Step times of run 1 at some shares, the first two steps after every reset left out."""
     runs = [*result.trained, *result.control]
     return [record.seconds for run in runs for record in run[2:] if dict(record.shares) == dict(shares)]
+
+
+def replanned_speedup(result: LoopResult) -> float | None:
+    """Even over re-planned step time (medians); None if the re-plan needs other workers."""
+    tried, even = result.replanned_seconds
+    return statistics.median(even) / statistics.median(tried) if tried else None
 
 
 def figures_of(result: LoopResult) -> dict[str, Any]:
@@ -114,6 +121,8 @@ def figures_of(result: LoopResult) -> dict[str, Any]:
         },
         "replanned_shares": {task: list(shares) for task, shares in result.replanned_shares.items()},
         "replanned_step_seconds": result.replanned_step_seconds,
+        "replanned_speedup": replanned_speedup(result),
+        "num_replanned_steps": len(result.replanned_seconds[0]),
     }
 
 
@@ -166,6 +175,14 @@ def verdicts(figures: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
             ">= 1.25x faster",
             f"{figures['uneven_speedup']:.2f}x ({figures['num_planned_steps']} and {figures['num_even_steps']} steps)",
             figures["uneven_speedup"] >= 1.25,
+        ),
+        (
+            "re-planned against even shares",
+            "reported",
+            "not tried: other layout"
+            if figures["replanned_speedup"] is None
+            else f"{figures['replanned_speedup']:.2f}x ({figures['num_replanned_steps']} steps each)",
+            True,
         ),
         (
             "predicted ratio",
