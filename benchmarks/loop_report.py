@@ -193,7 +193,8 @@ def verdicts(figures: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
         (
             "step time of run 2 after the refit",
             "within 20 % (median)",
-            f"{figures['run_2_error_after_refit_median']:.0%} (before: {figures['run_2_error_before_refit_median']:.0%})",
+            f"{figures['run_2_error_after_refit_median']:.0%} "
+            f"(before: {figures['run_2_error_before_refit_median']:.0%})",
             figures["run_2_error_after_refit_median"] <= 0.20,
         ),
         (
