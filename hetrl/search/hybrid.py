@@ -72,8 +72,8 @@ class Effort:
             starts=max(24, round(400 * share)),
             survivors=max(6, round(64 * share)),
             finalists=max(4, min(16, round(8 * share))),
-            first_moves=max(4, round(6 * share)),
-            fine_moves=max(12, round(120 * share)),
+            first_moves=max(6, round(6 * share)),
+            fine_moves=max(20, round(120 * share)),
         )
 
 
