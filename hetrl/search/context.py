@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hetrl.cost.tables import SCALARS, CostTables, lower
 from hetrl.cost.unit import UnitCosts
+from hetrl.errors import Problem, SpecError
 from hetrl.search.bounds import fluid_bounds
 from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
@@ -19,6 +20,9 @@ from hetrl_kernels.options import Finder
 from hetrl_kernels.tables import Tables
 
 MAX_OPTIONS_PER_TASK = 16
+MAX_DEVICE_TYPES = 64
+MAX_TASKS = 16
+"""Sizes that the kernels are built for."""
 ENGINE_CONCURRENCY = 256
 """Sequences an engine runs at once at most (vLLM's default ``max_num_seqs``)."""
 
@@ -34,6 +38,17 @@ class SearchContext:
     def __init__(self, job: Job, costs: UnitCosts) -> None:
         self.job = job
         self.costs = costs
+        limits = (
+            ("cluster_topology.nodes", "device types", len(job.topology.device_types), MAX_DEVICE_TYPES),
+            ("workflow", "tasks", len(job.workflow.tasks), MAX_TASKS),
+        )
+        problems = [
+            Problem(path=path, message=f"too many {what} for the search", found=str(number), valid=f"at most {most}")
+            for path, what, number, most in limits
+            if number > most
+        ]
+        if problems:
+            raise SpecError(problems)
         self.topology: Topology = job.topology
         self.nodes = tuple(range(len(job.topology.nodes)))
         self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_degree_allowed)

@@ -270,7 +270,7 @@ class _Search:
             drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
             repaired = [self.rules.repaired(grouping, each) for each in drawn]
             drawn = list(dict.fromkeys(each for each in repaired if each is not None))
-            ranked = sorted((context.steps.screen(grouping, start), number) for number, start in enumerate(drawn))
+            ranked = sorted((context.steps.rank(grouping, start), number) for number, start in enumerate(drawn))
             screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_KEPT])
         candidates: dict[Grouping, Candidate] = {candidate.grouping: candidate for candidate in known}
         for _, _, grouping, start in sorted(screened)[: self.effort.starts]:

@@ -30,6 +30,8 @@ cdef class Steps:
     cpdef group(self, tuple tasks, bytes counts)
     cpdef tuple alone(self, int task, bytes counts)
     cpdef double screen(self, tuple grouping, tuple assignment)
+    cpdef double rank(self, tuple grouping, tuple assignment)
+    cdef double fluid_seconds(self, tuple grouping, tuple assignment)
     cpdef double bound(self, tuple grouping, tuple assignment)
     cpdef double cost(self, tuple grouping, tuple assignment, double cutoff)
     cdef void edges(self, Activities* activities) noexcept

@@ -235,14 +235,30 @@ cdef class Steps:
         return self.finder.options(task, devices) if devices.num_devices else ()
 
     cpdef double screen(self, tuple grouping, tuple assignment):
-        """Longest path with every task at its fluid bound: needs no options at all."""
+        """Lower bound that needs no options at all; dollars have none, since devices may stay unused."""
+        return 0.0 if self.dollars else self.fluid_seconds(grouping, assignment)
+
+    cpdef double rank(self, tuple grouping, tuple assignment):
+        """Figure by which starting assignments are put in order: fluid seconds, times the price of all devices for dollars."""
+        cdef double price = 0.0
+        cdef int node
+        cdef const int* counts
+        if self.dollars:
+            for key in assignment:
+                counts = <const int*><char*>(<bytes>key)
+                for node in range(self.t.num_nodes):
+                    if counts[node]:
+                        price += counts[node] * self.t.node_usd[node]
+            return self.fluid_seconds(grouping, assignment) * price
+        return self.fluid_seconds(grouping, assignment)
+
+    cdef double fluid_seconds(self, tuple grouping, tuple assignment):
+        """Longest path with every task at its fluid bound."""
         cdef Activities activities
         cdef int node, number, task, y
         cdef const int* counts
         cdef double[64] devices
         cdef double rate
-        if self.dollars or self.t.num_types > 64:
-            return 0.0
         self.num_screened += 1
         for number in range(len(grouping)):
             counts = <const int*><char*>(<bytes>assignment[number])
