@@ -94,7 +94,7 @@ def priced_bound(devices: Floats, work: Floats) -> float:
 
     Any prices give a valid bound; these follow the overloaded device types.
     """
-    present = devices > 0
+    present = (devices > 0) & np.isfinite(work).any(axis=0)  # a type that runs none of the tasks has no price
     work, devices = work[:, present], devices[present]
     prices = (1.0 / work).sum(axis=0)
     best = 0.0

@@ -18,7 +18,11 @@ cluster_topology:
     - {id: slow, gpus: 4, type: L40S, interconnect: PCIe-Gen4}
 optimizer: {solver: hybrid, max_search_seconds: 60, memory_safety_margin: 0.1}
 batch:
-  {num_prompts: 64, responses_per_prompt: 4, prompt_tokens: 512, mean_response_tokens: 256, max_response_tokens: 512}
+  num_prompts: 64
+  responses_per_prompt: 4
+  prompt_tokens: 512
+  mean_response_tokens: 256
+  max_response_tokens: 512
 """
 
 MODELS = {
