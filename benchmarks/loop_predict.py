@@ -37,7 +37,8 @@ def _estimate(job: Job, plan: Plan, models: Path, shares: Shares, max_response_t
             for task in plan.tasks
         ),
     )
-    return evaluate(changed, moved, UnitCosts(CostModel.load(models), job.precision))
+    model = CostModel.load(models)
+    return evaluate(model.with_links(changed), moved, UnitCosts(model, job.precision))
 
 
 def predicted_step_seconds(
@@ -75,4 +76,5 @@ def predicted_phases(
 
 def replanned(job: Job, models: Path) -> SearchResult:
     """Plan again with another cost model."""
-    return solve(job, UnitCosts(CostModel.load(models), job.precision))
+    model = CostModel.load(models)
+    return solve(model.with_links(job), UnitCosts(model, job.precision))

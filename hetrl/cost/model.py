@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from hetrl.cost.operators import OperatorLibrary, OperatorModel
 from hetrl.errors import Problem, SpecError
 from hetrl.files import write_text_atomically
 from hetrl.spec.devices import DeviceType
+from hetrl.spec.job import Job
+from hetrl.spec.topology import Link
 
 FORMAT = "hetrl-cost-model"
 VERSION = 1
@@ -69,6 +71,8 @@ class CostModel:
         Operator models.
     calibrations
         (device type name, phase) -> calibration; missing ones are `DEFAULT_CALIBRATIONS`.
+    links
+        Device type -> link measured between two processes of one host, for nodes that share a ``host``.
     gradient_overlap
         Fraction of the data-parallel gradient reduce hidden behind the backward pass.
     weight_gather_overlap
@@ -77,6 +81,7 @@ class CostModel:
 
     library: OperatorLibrary
     calibrations: Mapping[tuple[str, str], PhaseCalibration] = field(default_factory=dict)
+    links: Mapping[str, Link] = field(default_factory=dict)
     gradient_overlap: float = 0.0
     weight_gather_overlap: float = 0.7
     source: str = "built-in"
@@ -89,6 +94,24 @@ class CostModel:
     def operator(self, device: DeviceType, operator: str, dtype: str) -> OperatorModel:
         """Operator model of a device type; the datasheet roofline of its own figures if none is fitted."""
         return self.library.for_device(device, operator, dtype)
+
+    def with_links(self, job: Job) -> Job:
+        """Return the job with measured links between nodes of one host; links that the job states itself stay."""
+        nodes = job.topology.nodes
+        found: dict[tuple[int, int], Link] = {}
+        for i, a in enumerate(nodes):
+            for j, b in enumerate(nodes):
+                ends = [self.links.get(node.device_type.name) for node in (a, b)]
+                if i == j or not a.host or a.host != b.host or ends[0] is None or ends[1] is None:
+                    continue
+                found[i, j] = Link(
+                    latency_seconds=max(ends[0].latency_seconds, ends[1].latency_seconds),
+                    bytes_per_second=min(ends[0].bytes_per_second, ends[1].bytes_per_second),
+                    kind="measured",
+                )
+        if not found:
+            return job
+        return replace(job, topology=replace(job.topology, node_links={**found, **job.topology.node_links}))
 
     def calibration(self, device: str, phase: str) -> PhaseCalibration:
         """Calibration of a phase on a device type."""
@@ -104,6 +127,14 @@ class CostModel:
             "operators": operators.name,
             "gradient_overlap": self.gradient_overlap,
             "weight_gather_overlap": self.weight_gather_overlap,
+            "links": [
+                {
+                    "device": device,
+                    "latency_seconds": link.latency_seconds,
+                    "bytes_per_second": link.bytes_per_second,
+                }
+                for device, link in sorted(self.links.items())
+            ],
             "calibrations": [
                 {"device": device, "phase": phase, **asdict(calibration)}
                 for (device, phase), calibration in sorted(self.calibrations.items())
@@ -140,6 +171,14 @@ class CostModel:
             return cls(
                 library=OperatorLibrary.load(path.parent / Path(str(document["operators"])).name),
                 calibrations=calibrations,
+                links={
+                    str(row["device"]): Link(
+                        latency_seconds=float(row["latency_seconds"]),
+                        bytes_per_second=float(row["bytes_per_second"]),
+                        kind="measured",
+                    )
+                    for row in document["links"]
+                },
                 gradient_overlap=float(document["gradient_overlap"]),
                 weight_gather_overlap=float(document["weight_gather_overlap"]),
                 source=str(path),

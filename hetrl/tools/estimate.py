@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
+from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
@@ -55,16 +56,13 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK if estimate.feasible else EXIT_INFEASIBLE
 
 
-def _read(args: argparse.Namespace, model: object) -> tuple[Job, Plan, UnitCosts]:
-    from hetrl.cost.model import CostModel
-
-    assert isinstance(model, CostModel)
+def _read(args: argparse.Namespace, model: CostModel) -> tuple[Job, Plan, UnitCosts]:
     if args.config is None:
         job, plan = read_job_or_plan(args.plan)
         if plan is None:
             raise SpecError(Problem(path="--config", message="a YAML plan needs the job file it is for"))
-        return job, plan, UnitCosts(model, job.precision)
-    job = load_job(args.config)
+        return model.with_links(job), plan, UnitCosts(model, job.precision)
+    job = model.with_links(load_job(args.config))
     costs = UnitCosts(model, job.precision)
     context = SearchContext(job, costs)
     plan = written_plan(context, parse_yaml(read_text(args.plan, "plan"), str(args.plan)))

@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     job, plan = read_job_or_plan(args.plan)
     if plan is None:
         raise SpecError(Problem(path=str(args.plan), message="not a plan.json", valid="the output of hetrl plan"))
-    costs = UnitCosts(read_cost_model(args.models), job.precision)
+    model = read_cost_model(args.models)
+    job = model.with_links(job)
+    costs = UnitCosts(model, job.precision)
     estimate = evaluate(job, plan, costs)
     if not estimate.feasible:
         print("the plan does not fit:")

@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, report, write."""
     job = load_job(args.config, overrides=_overrides(args))
-    costs = UnitCosts(read_cost_model(args.models), job.precision)
+    model = read_cost_model(args.models)
+    job = model.with_links(job)
+    costs = UnitCosts(model, job.precision)
     result = solve(job, costs, progress=None if args.quiet or args.json else _progress)
     document = document_of(job, result, costs, config_folder=_relative_folder(args.config, args.out))
     if args.json:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hetrl.cost.links import LinkCurve
 from hetrl.measure import Measurement
+from hetrl.spec.topology import Link
 from hetrl_profiler.described import is_profile
 from hetrl_profiler.fit.links import fit_curve, fit_latency_and_bandwidth
 
@@ -38,9 +39,9 @@ def link_curves(measurements: Sequence[Measurement]) -> list[LinkCurve]:
     return curves
 
 
-def describe_links(measurements: Sequence[Measurement]) -> list[str]:
-    """Latency and bandwidth of messages between two processes, as text."""
-    lines = []
+def measured_links(measurements: Sequence[Measurement]) -> dict[str, Link]:
+    """Latency and bandwidth of messages between two processes of the host, per device type that measured them."""
+    links = {}
     for device in sorted({each.device_type for each in measurements}):
         own = _of(measurements, device, "send")
         if len(own) < 3:
@@ -48,11 +49,16 @@ def describe_links(measurements: Sequence[Measurement]) -> list[str]:
         latency, bandwidth = fit_latency_and_bandwidth(
             np.array([each.amounts["num_bytes"] for each in own]), np.array([each.seconds for each in own])
         )
-        lines.append(
-            f"{own[0].labels['link']} ({own[0].labels['implementation']}, measured by {device}): "
-            f"{1e6 * latency:.0f} us, {bandwidth / 1e9:.2f} GB/s"
-        )
-    return lines
+        links[device] = Link(latency_seconds=float(latency), bytes_per_second=float(bandwidth), kind="measured")
+    return links
+
+
+def describe_links(measurements: Sequence[Measurement]) -> list[str]:
+    """Latency and bandwidth of messages between two processes, as text."""
+    return [
+        f"loopback, measured by {device}: {1e6 * link.latency_seconds:.0f} us, {link.bytes_per_second / 1e9:.2f} GB/s"
+        for device, link in measured_links(measurements).items()
+    ]
 
 
 def _of(measurements: Sequence[Measurement], device: str, operation: str) -> list[Measurement]:

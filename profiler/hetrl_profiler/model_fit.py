@@ -13,6 +13,7 @@ from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job, Precision
 from hetrl_profiler.described import device_from_profile, evened, is_profile
+from hetrl_profiler.link_models import measured_links
 from hetrl_profiler.observations import Surroundings, observe
 from hetrl_profiler.operator_models import fit_operators
 from hetrl_profiler.refit import Refit, refit
@@ -55,8 +56,14 @@ def fit_profile(
         chip_source = device_from_profile(name, dtypes[0], rows) if device.vendor == "cpu" else device
         models += fit_operators(chip_source, dtypes[0], rows, model.library)
         devices[name] = device
-    with_operators = replace(model, library=model.library.merged(OperatorLibrary(models)))
-    if job is None:
+    with_operators = replace(
+        model,
+        library=model.library.merged(OperatorLibrary(models)),
+        links={**model.links, **measured_links(measurements)},
+    )
+    if job is not None:
+        job = with_operators.with_links(job)
+    else:
         rows = [each for each in rows if each.kind != "all_reduce"]
     observations = observe(rows, Surroundings(devices=devices, job=job))
     precision = job.precision if job is not None else Precision(dtype=dtypes[0], gradient_dtype=dtypes[0])
@@ -89,6 +96,7 @@ def refit_run(
     SpecError
         If no phase of the job's devices was measured, or measurements lack a figure.
     """
+    job = model.with_links(job)
     devices = {each.name: each for each in job.topology.device_types}
     rows = [each for each in measurements if not is_profile(each)]
     surroundings = Surroundings(devices=devices, job=job, micro_batch_sizes=micro_batch_sizes or {})
