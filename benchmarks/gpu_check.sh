@@ -23,4 +23,4 @@ echo "== fit, with its cross-validated error"
 "$python" -m hetrl.tools.fit --measurements "$out/profile.jsonl" --out "$out/model.json"
 
 echo "== peak memory of real workers against the predicted bound"
-"$python" -m benchmarks.memory_peaks --device cuda --json "$out/memory.json"
+"$python" -m benchmarks.memory_peaks_gpu --json "$out/memory.json"

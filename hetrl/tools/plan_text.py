@@ -178,10 +178,9 @@ def _provenance(document: PlanDocument) -> str:
 
 
 def _bound_lines(result: SearchResult) -> list[str]:
-    bound = getattr(result, "lower_bound", None)
-    if bound is None:
-        return []
-    return [f"lower bound {format_seconds(bound)}, gap {result.estimate.step_seconds / bound - 1:.1%}"]
+    if result.lower_bound <= 0:
+        return ["lower bound: none found"]
+    return [f"lower bound {format_seconds(result.lower_bound)}: no plan is faster; gap {result.gap:.0%}"]
 
 
 def _search_lines(result: SearchResult) -> list[str]:
