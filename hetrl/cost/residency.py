@@ -77,6 +77,19 @@ class MemoryUse:
     kv_tokens: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a rank stands in its task: its stage's layers, tensor degree, stages from here to the end, and share."""
+
+    first_layer: int
+    num_layers: int
+    tensor_parallel: int
+    stages_to_end: int
+    num_prompts: int
+    vendor: str
+    spans_devices: bool
+
+
 def device_limit(job: Job, device: int) -> float:
     """Usable bytes of a device after the safety margin."""
     return job.topology.devices[device].type.memory_bytes * (1.0 - job.optimizer.memory_safety_margin)
@@ -86,73 +99,71 @@ def task_memory(job: Job, task: Task, plan: TaskPlan) -> dict[int, RankMemory]:
     """Memory of one task on each of its devices, KV pools excluded."""
     builders = {"train": _train_rank, "score": _score_rank, "generate": _generate_rank}
     ranks: dict[int, RankMemory] = {}
-    known: dict[tuple[int, int, int, int, int, str], RankMemory] = {}
+    known: dict[RankPlace, RankMemory] = {}
     spans_devices = sum(len(replica.devices) for replica in plan.replicas) > 1
     for replica in plan.replicas:
         first_layer = 0
         for number, stage in enumerate(replica.stages):
-            in_flight = len(replica.stages) - number
-            vendor = job.topology.devices[stage.devices[0]].type.vendor
-            key = (first_layer, stage.num_layers, stage.tensor_parallel, in_flight, replica.num_prompts, vendor)
-            if key not in known:
-                known[key] = builders[task.kind](job, task, plan, *key, spans_devices)
+            place = RankPlace(
+                first_layer=first_layer,
+                num_layers=stage.num_layers,
+                tensor_parallel=stage.tensor_parallel,
+                stages_to_end=len(replica.stages) - number,
+                num_prompts=replica.num_prompts,
+                vendor=job.topology.devices[stage.devices[0]].type.vendor,
+                spans_devices=spans_devices,
+            )
+            if place not in known:
+                known[place] = builders[task.kind](job, task, plan, place)
             for device in stage.devices:
-                ranks[device] = known[key]
+                ranks[device] = known[place]
             first_layer += stage.num_layers
     return ranks
 
 
-def _process_terms(vendor: str, spans_devices: bool) -> dict[str, float]:
-    allowed = allowances(vendor)
+def _process_terms(place: RankPlace) -> dict[str, float]:
+    allowed = allowances(place.vendor)
     terms = {"process": float(allowed.process_bytes)}
-    if spans_devices:
+    if place.spans_devices:
         terms["communication"] = float(allowed.communication_bytes)
     return terms
 
 
-def _train_rank(
-    job: Job,
-    task: Task,
-    plan: TaskPlan,
-    first_layer: int,
-    num_layers: int,
-    tensor_parallel: int,
-    in_flight: int,
-    num_prompts: int,
-    vendor: str,
-    spans_devices: bool,
-) -> RankMemory:
+def _train_rank(job: Job, task: Task, plan: TaskPlan, place: RankPlace) -> RankMemory:
     state = train_state(
         task.model,
         job.precision,
-        first_layer=first_layer,
-        num_layers=num_layers,
-        tensor_parallel=tensor_parallel,
+        first_layer=place.first_layer,
+        num_layers=place.num_layers,
+        tensor_parallel=place.tensor_parallel,
         num_replicas=len(plan.replicas),
         sharding=plan.sharding,
     )
-    sequences = num_prompts * task.sequences_per_prompt / job.batch.num_mini_batches
+    sequences = place.num_prompts * task.sequences_per_prompt / job.batch.num_mini_batches
     micro_batch = max(1, min(plan.micro_batch_size, math.ceil(sequences)))
     num_micro_batches = max(1, math.ceil(sequences / micro_batch))
     activations = stage_activation_bytes(
         task.model,
-        first_layer=first_layer,
-        num_layers=num_layers,
-        tensor_parallel=tensor_parallel,
+        first_layer=place.first_layer,
+        num_layers=place.num_layers,
+        tensor_parallel=place.tensor_parallel,
         micro_batch_size=micro_batch,
         tokens=job.batch.max_sequence_tokens,
-        micro_batches_in_flight=min(num_micro_batches, in_flight),
+        micro_batches_in_flight=min(num_micro_batches, place.stages_to_end),
         recompute=plan.recompute,
         bytes_per_element=DTYPE_BYTES[job.precision.dtype],
     )
-    allowed = allowances(vendor)
-    process = _process_terms(vendor, spans_devices)
+    allowed = allowances(place.vendor)
+    process = _process_terms(place)
     where = plan.residency.optimizer_states
     weights_stay = plan.residency.weights_when_idle == "resident"
     gathered = 0.0
     if plan.sharding == "fsdp":  # two layers' weights are gathered at a time
-        largest = max(layer.num_parameters for layer in task.model.layers[first_layer : first_layer + num_layers])
-        gathered = 2 * largest * DTYPE_BYTES[job.precision.dtype] / tensor_parallel
+        largest = max(
+            layer.num_parameters
+            for layer in task.model.layers[place.first_layer : place.first_layer + place.num_layers]
+        )
+        gathered = 2 * largest * DTYPE_BYTES[job.precision.dtype] / place.tensor_parallel
     active = {
         "weights": state.weights + gathered,
         "gradients": state.gradients,
@@ -172,31 +183,20 @@ def _train_rank(
     return RankMemory(active=active, sync=sync, idle=idle, host=host)
 
 
-def _score_rank(
-    job: Job,
-    task: Task,
-    plan: TaskPlan,
-    first_layer: int,
-    num_layers: int,
-    tensor_parallel: int,
-    in_flight: int,
-    num_prompts: int,
-    vendor: str,
-    spans_devices: bool,
-) -> RankMemory:
+def _score_rank(job: Job, task: Task, plan: TaskPlan, place: RankPlace) -> RankMemory:
     size = DTYPE_BYTES[job.precision.dtype]
-    weights = stage_parameters(task.model, first_layer, num_layers) * size / tensor_parallel
+    weights = stage_parameters(task.model, place.first_layer, place.num_layers) * size / place.tensor_parallel
     activations = scoring_activation_bytes(
         task.model,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=place.tensor_parallel,
         micro_batch_size=plan.micro_batch_size,
         tokens=job.batch.max_sequence_tokens,
-        last_stage=first_layer + num_layers == task.model.num_layers,
+        last_stage=place.first_layer + place.num_layers == task.model.num_layers,
         bytes_per_element=size,
     )
-    allowed = allowances(vendor)
+    allowed = allowances(place.vendor)
     where = plan.residency.weights_when_idle
-    process = {} if where == "shared" else _process_terms(vendor, spans_devices)
+    process = {} if where == "shared" else _process_terms(place)
     own_weights = 0.0 if where == "shared" else weights
     active = {"weights": own_weights, "activations": activations * (1.0 + allowed.fragmentation), **process}
     idle = {"weights": own_weights if where == "resident" else 0.0, **process}
@@ -206,27 +206,16 @@ def _score_rank(
     return RankMemory(active=active, sync=sync, idle=idle, host=host + (weights if where == "host" else 0.0))
 
 
-def _generate_rank(
-    job: Job,
-    task: Task,
-    plan: TaskPlan,
-    first_layer: int,
-    num_layers: int,
-    tensor_parallel: int,
-    in_flight: int,
-    num_prompts: int,
-    vendor: str,
-    spans_devices: bool,
-) -> RankMemory:
+def _generate_rank(job: Job, task: Task, plan: TaskPlan, place: RankPlace) -> RankMemory:
     size = DTYPE_BYTES[job.precision.dtype]
-    weights = stage_parameters(task.model, first_layer, num_layers) * size / tensor_parallel
-    allowed = allowances(vendor)
-    process = _process_terms(vendor, spans_devices)
+    weights = stage_parameters(task.model, place.first_layer, place.num_layers) * size / place.tensor_parallel
+    allowed = allowances(place.vendor)
+    process = _process_terms(place)
     activations = scoring_activation_bytes(
         task.model,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=place.tensor_parallel,
         micro_batch_size=1,
-        tokens=min(PREFILL_ACTIVATION_TOKENS, job.batch.prompt_tokens * max(1, num_prompts)),
+        tokens=min(PREFILL_ACTIVATION_TOKENS, job.batch.prompt_tokens * max(1, place.num_prompts)),
         last_stage=False,
         bytes_per_element=size,
     )
