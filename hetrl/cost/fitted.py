@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from hetrl_kernels.forest import predict as predict_forest
 from numpy.typing import NDArray
 
 from hetrl.cost.work import Array
+from hetrl_kernels.forest import predict as predict_forest
 
 ROOFLINE_POWER = 4.0
 """Terms overlap: their joint time is the power mean of this order, a maximum with a rounded corner."""
