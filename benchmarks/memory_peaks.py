@@ -207,11 +207,12 @@ def make_folder(setting: Setting, folder: Path) -> None:
 def predicted_terms(setting: Setting) -> dict[str, float]:
     """Return the predicted terms of the setting's fullest moment, overheads left out."""
     from hetrl.spec.hf_config import model_from_config
-    from hetrl.workload.memory import ALLOCATOR_SHARE
+    from hetrl.workload.memory import ALLOCATOR_SHARE, ENGINE_ALLOCATOR_SHARE
 
     model = model_from_config(setting.config(), name=setting.name)
     terms = _terms(setting, model)
-    return {**terms, "allocator": ALLOCATOR_SHARE * sum(terms.values())}
+    share = ENGINE_ALLOCATOR_SHARE if setting.kind == "generate" else ALLOCATOR_SHARE
+    return {**terms, "allocator": share * sum(terms.values())}
 
 
 def _terms(setting: Setting, model: Model) -> dict[str, float]:

@@ -67,6 +67,9 @@ def allowances(vendor: str) -> Allowances:
 ALLOCATOR_SHARE = 0.01
 """What the host's allocator takes beside large arrays on a CPU, as a share of them (benchmarks/memory_peaks.py)."""
 
+ENGINE_ALLOCATOR_SHARE = 0.03
+"""The same for an inference engine, whose peak varied by 1 % from run to run and once exceeded a share of 1 %."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainStateBytesPerParameter:
