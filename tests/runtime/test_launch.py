@@ -33,6 +33,11 @@ cluster.close()
 """
 
 
+def listen_to_interrupts() -> None:
+    """Undo what a shell does to commands in the background: they start with Ctrl-C ignored, and pass it on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def marked(mark: str) -> dict[int, str]:
     """Living processes that inherited the mark: id -> title."""
     found = {}
@@ -93,6 +98,7 @@ def test_ctrl_c_ends_cleanly_and_the_run_can_go_on(tmp_path: Path, model_folder:
         env=launch_environment(mark),
         cwd=tmp_path,
         start_new_session=True,
+        preexec_fn=listen_to_interrupts,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
