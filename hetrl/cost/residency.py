@@ -90,6 +90,11 @@ class RankPlace:
     spans_devices: bool
 
 
+def trains_eagerly(job: Job) -> bool:
+    """Whether training keeps the activations of PyTorch without fused operators: on a fleet of CPUs."""
+    return all(node.device_type.vendor == "cpu" for node in job.topology.nodes)
+
+
 def device_limit(job: Job, device: int) -> float:
     """Usable bytes of a device after the safety margin."""
     return job.topology.devices[device].type.memory_bytes * (1.0 - job.optimizer.memory_safety_margin)
@@ -152,6 +157,7 @@ def _train_rank(job: Job, task: Task, plan: TaskPlan, place: RankPlace) -> RankM
         micro_batches_in_flight=min(num_micro_batches, place.stages_to_end),
         recompute=plan.recompute,
         bytes_per_element=DTYPE_BYTES[job.precision.dtype],
+        eager=trains_eagerly(job),
     )
     allowed = allowances(place.vendor)
     process = _process_terms(place)

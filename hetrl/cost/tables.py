@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hetrl.cost.generation import NUM_TAIL_SEGMENTS, in_flight_tokens, survival
 from hetrl.cost.model import PHASES
-from hetrl.cost.residency import PREFILL_ACTIVATION_TOKENS, device_limit
+from hetrl.cost.residency import PREFILL_ACTIVATION_TOKENS, device_limit, trains_eagerly
 from hetrl.cost.unit import CONCURRENCY_GRID, DECODE_CONTEXTS, PREFILL_CHUNK_TOKENS, UnitCosts
 from hetrl.spec.devices import DTYPE_BYTES, DeviceType
 from hetrl.spec.job import Job
@@ -125,6 +125,7 @@ SCALARS = (
     "lora",
     "gradient_overlap",
     "gather_overlap",
+    "train_logits_factor",
     "online",
     "staleness",
 )
@@ -309,7 +310,9 @@ def _models(job: Job, costs: UnitCosts, models: tuple[Model, ...]) -> dict[str, 
             kind_parameters[m, k] = layer.num_parameters
             kind_window[m, k] = layer.window or np.inf
             for t, degree in enumerate(TENSOR_DEGREES):
-                activation[m, t, k] = activation_bytes_per_token(model, layer, degree, bytes_per_element=size)
+                activation[m, t, k] = activation_bytes_per_token(
+                    model, layer, degree, bytes_per_element=size, eager=trains_eagerly(job)
+                )
                 first = index.index(k)
                 kv[m, t, k] = kv_bytes_per_token(
                     model, first_layer=first, num_layers=1, tensor_parallel=degree, bytes_per_element=kv_size
@@ -419,6 +422,7 @@ def _scalars(job: Job, costs: UnitCosts, chunk: int) -> Floats:
         "lora": job.precision.lora_rank > 0,
         "gradient_overlap": costs.model.gradient_overlap,
         "gather_overlap": costs.model.weight_gather_overlap,
+        "train_logits_factor": 2.0 if trains_eagerly(job) else 1.0,
         "online": job.workflow.online,
         "staleness": job.staleness,
     }

@@ -51,7 +51,7 @@ cdef double train_activations(
         kept = kept * batch_tokens * flying
         expanded = 0.0
     if first + layers == t.model_layers[model] and t.model_is_lm[model]:
-        logits = batch_tokens * t.model_logits[model, degree_index]
+        logits = batch_tokens * t.model_logits[model, degree_index] * t.train_logits_factor
     return kept + expanded + logits
 
 

@@ -23,7 +23,7 @@ cdef class Tables:
     cdef readonly int num_nodes, num_types, num_models, num_tasks, num_degrees, num_shapes, num_grid, first_prefill_shape
     cdef readonly int num_prompts, num_mini_batches, num_updates, prefill_chunk, bytes_per_element, online
     cdef readonly double prompt_tokens, mean_response, max_response, max_sequence, prefill_activation_tokens, staleness
-    cdef readonly double weight_bytes, gradient_bytes, optimizer_bytes, gradient_overlap, gather_overlap
+    cdef readonly double weight_bytes, gradient_bytes, optimizer_bytes, gradient_overlap, gather_overlap, train_logits_factor
     cdef readonly bint lora
     cdef int[::1] node_type, node_devices, node_kind
     cdef double[::1] node_limit, node_host_ram, node_host_link, node_host_memory, node_nic, node_usd

@@ -103,6 +103,7 @@ cdef class Tables:
         self.optimizer_bytes = scalars["optimizer_bytes"]
         self.gradient_overlap = scalars["gradient_overlap"]
         self.gather_overlap = scalars["gather_overlap"]
+        self.train_logits_factor = scalars["train_logits_factor"]
         self.lora = scalars["lora"] != 0
         self.most_running = <int>self.concurrency_grid[self.num_grid - 1]
         self.any_alive = <double*>malloc((self.most_running + 1) * NUM_TAIL * sizeof(double))

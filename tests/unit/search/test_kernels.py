@@ -9,8 +9,10 @@ import pytest
 
 from benchmarks.random_plans import option_error, random_assignments, random_options, step_error
 from hetrl.cost.model import CostModel
+from hetrl.cost.residency import trains_eagerly
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.context import SearchContext
+from hetrl.spec.load import load_job
 from hetrl.spec.presets import benchmark_instance
 from hetrl_kernels.placement import Placement
 
@@ -44,6 +46,30 @@ def test_options_agree_with_other_batches_and_adapters(overrides: dict[str, obje
     context = context_of("guide20", **overrides)
     for option in islice(random_options(context, seed=2), 120):
         assert option_error(context, option) <= 1e-12
+
+
+CPU_FLEET = """
+workflow: {algorithm: GRPO, actor_model: Qwen/Qwen3-4B, reference_model: Qwen/Qwen3-4B}
+device_types:
+  cpu: {vendor: cpu, flops: {fp32: 2TFLOPS}, memory: 400GiB, memory_bandwidth: 200GB/s, source: made up}
+cluster_topology:
+  nodes:
+    - {id: a, gpus: 2, type: cpu, interconnect: 20GB/s, host_ram: 900GiB, cpu_cores: 64, network: 10GB/s}
+    - {id: b, gpus: 1, type: cpu, interconnect: 20GB/s, host_ram: 900GiB, cpu_cores: 64, network: 10GB/s}
+precision: {dtype: fp32}
+"""
+
+
+def test_options_agree_on_a_fleet_of_cpus() -> None:
+    """Where training keeps the activations of eager PyTorch and a gradient of every logit."""
+    job = load_job(CPU_FLEET)
+    assert trains_eagerly(job)
+    context = SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+    kinds = set()
+    for option in islice(random_options(context, seed=5), 12):  # a small fleet has few distinct options
+        assert option_error(context, option) <= 1e-12
+        kinds.add(job.workflow.tasks[option.task].kind)
+    assert "train" in kinds
 
 
 @pytest.mark.parametrize("name", INSTANCES)
