@@ -177,7 +177,7 @@ class CostModel:
                         bytes_per_second=float(row["bytes_per_second"]),
                         kind="measured",
                     )
-                    for row in document["links"]
+                    for row in document.get("links", [])
                 },
                 gradient_overlap=float(document["gradient_overlap"]),
                 weight_gather_overlap=float(document["weight_gather_overlap"]),
