@@ -162,7 +162,12 @@ def verdicts(figures: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:
     control, control_error = figures["control_gain"], figures["control_gain_standard_error"]
     difference = figures["max_log_prob_difference"]
     return [
-        ("reward gain over the seeds", ">= 3 standard errors", f"{gain:.3f} +- {error:.3f}", gain >= 3 * error),
+        (
+            "reward gain over the seeds",
+            ">= 3 standard errors",
+            f"{gain:.3f} +- {error:.3f}" if error > 0 else f"{gain:.3f}, one seed: no error known",
+            error > 0 and gain >= 3 * error,
+        ),
         ("", ">= 10 % of the range", f"{gain / REWARD_RANGE:.0%}", gain >= 0.1 * REWARD_RANGE),
         (
             "gain of the control (learning rate 0)",
