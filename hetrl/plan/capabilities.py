@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hetrl.errors import Problem
 from hetrl.plan.plan import Plan, TaskPlan
-from hetrl.spec.workflow import Workflow
+from hetrl.spec.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,34 +100,67 @@ CAPABILITIES: tuple[Capability, ...] = (
 )
 
 ALGORITHMS_RUN = ("GRPO",)
+DTYPES_RUN = ("fp32",)
+VENDORS_RUN = ("cpu",)
 
 
-def unsupported(workflow: Workflow, plan: Plan) -> list[Problem]:
-    """Everything the plan asks for that the runtime cannot carry out; empty if it can be launched."""
-    problems = []
-    if workflow.algorithm not in ALGORITHMS_RUN:
-        problems.append(
-            Problem(
-                path="workflow.algorithm",
-                message=f"NotSupported: running {workflow.algorithm}",
-                valid=f"the runtime carries out {', '.join(ALGORITHMS_RUN)}; every algorithm can be planned",
-                rule="CAPABILITY",
-            )
-        )
-    if any(task.kind == "score" and task.role != "reference" for task in workflow.tasks):
-        problems.append(
-            Problem(
-                path="workflow.reward_model",
-                message="NotSupported: reward and critic models in the runtime",
-                valid="a reward function (run.reward)",
-                rule="CAPABILITY",
-            )
-        )
+def unsupported(job: Job, plan: Plan) -> list[Problem]:
+    """Everything that the job and its plan ask for that the runtime cannot carry out; empty if it can be launched."""
+    problems = _unsupported_job(job)
     for task in plan.tasks:
-        kind = workflow.task(task.task).kind
+        kind = job.workflow.task(task.task).kind
         problems.extend(
             Problem(path=f"tasks.{task.task}", message=f"NotSupported: {capability.name}", rule="CAPABILITY")
             for capability in CAPABILITIES
             if not capability.supported and capability.asked_by(kind, task)
         )
     return problems
+
+
+def _unsupported_job(job: Job) -> list[Problem]:
+    workflow, precision = job.workflow, job.precision
+    vendors = {each.name: each.vendor for each in job.topology.device_types}
+    asked = [
+        (
+            workflow.algorithm not in ALGORITHMS_RUN,
+            "workflow.algorithm",
+            f"running {workflow.algorithm}",
+            f"the runtime carries out {', '.join(ALGORITHMS_RUN)}; every algorithm can be planned",
+        ),
+        (
+            any(task.kind == "score" and task.role != "reference" for task in workflow.tasks),
+            "workflow.reward_model",
+            "reward and critic models in the runtime",
+            "a reward function (run.reward)",
+        ),
+        (
+            precision.dtype not in DTYPES_RUN,
+            "precision.dtype",
+            f"training in {precision.dtype}",
+            ", ".join(DTYPES_RUN),
+        ),
+        (
+            precision.gradient_dtype != precision.dtype,
+            "precision.gradient_dtype",
+            f"gradients in {precision.gradient_dtype} beside weights in {precision.dtype}",
+            precision.dtype,
+        ),
+        (
+            precision.kv_cache_dtype != precision.dtype,
+            "precision.kv_cache_dtype",
+            f"a KV cache in {precision.kv_cache_dtype} beside weights in {precision.dtype}",
+            precision.dtype,
+        ),
+        (precision.lora_rank > 0, "precision.lora_rank", "LoRA in training", "0"),
+        (precision.optimizer != "adamw", "precision.optimizer", f"optimizer {precision.optimizer}", "adamw"),
+        (job.staleness > 0, "workflow.staleness", "asynchronous steps (staleness > 0)", "0"),
+        *(
+            (vendor not in VENDORS_RUN, "cluster_topology", f"workers on {name} devices", "CPU devices")
+            for name, vendor in vendors.items()
+        ),
+    ]
+    return [
+        Problem(path=path, message=f"NotSupported: {what}", valid=valid, rule="CAPABILITY")
+        for is_asked, path, what, valid in asked
+        if is_asked
+    ]

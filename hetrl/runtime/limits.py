@@ -53,7 +53,7 @@ def launch_problems(plan: Plan, job: Job, run: RunSettings) -> list[Problem]:
     What this runtime does not carry out (rule ``CAPABILITY``), missing ``run:`` keys, a model folder that is none,
     shares that do not fit the batch.
     """
-    problems = [*unsupported(job.workflow, plan), *_unsupported_job(job), *missing_run_keys(run)]
+    problems = [*unsupported(job, plan), *missing_run_keys(run)]
     if run.actor_path and not (Path(run.actor_path) / "config.json").is_file():
         problems.append(
             Problem(
@@ -75,30 +75,3 @@ def raise_if_any(problems: Sequence[Problem]) -> None:
     """Raise the problems, if any: as :class:`NotSupported` if all are missing capabilities, else as a SpecError."""
     if problems:
         raise (NotSupported if all(each.rule == "CAPABILITY" for each in problems) else SpecError)(problems)
-
-
-def _unsupported_job(job: Job) -> list[Problem]:
-    asked = {
-        f"training in {job.precision.dtype}": job.precision.dtype not in TORCH_DTYPES,
-        f"a KV cache in {job.precision.kv_cache_dtype}": job.precision.kv_cache_dtype != job.precision.dtype,
-        "LoRA in training": job.precision.lora_rank > 0,
-        f"optimizer {job.precision.optimizer}": job.precision.optimizer != "adamw",
-        "asynchronous steps (staleness > 0)": job.staleness > 0,
-    }
-    problems = [
-        Problem(path="job", message=f"NotSupported: {name}", rule="CAPABILITY")
-        for name, is_asked in asked.items()
-        if is_asked
-    ]
-    vendors = {device_type.name: device_type.vendor for device_type in job.topology.device_types}
-    problems += [
-        Problem(
-            path="cluster_topology",
-            message=f"NotSupported: workers on {name} devices",
-            valid="CPU devices",
-            rule="CAPABILITY",
-        )
-        for name, vendor in vendors.items()
-        if vendor != "cpu"
-    ]
-    return problems

@@ -97,7 +97,7 @@ def document_of(job: Job, result: SearchResult, costs: UnitCosts, *, config_fold
         assumed=job.assumed,
         warnings=job.warnings,
         notes=offload_notes(job, result.plan),
-        unsupported=tuple(str(problem) for problem in unsupported(job.workflow, result.plan)),
+        unsupported=tuple(str(problem) for problem in unsupported(job, result.plan)),
     )
 
 

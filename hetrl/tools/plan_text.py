@@ -168,7 +168,7 @@ def _memory_table(job: Job, result: SearchResult) -> Table:
 
 
 def _unsupported_line(job: Job, result: SearchResult) -> str:
-    features = (problem.message.removeprefix("NotSupported: ") for problem in unsupported(job.workflow, result.plan))
+    features = (problem.message.removeprefix("NotSupported: ") for problem in unsupported(job, result.plan))
     return f"this version cannot launch it yet: {'; '.join(dict.fromkeys(features))}"
 
 

@@ -131,4 +131,4 @@ def test_executable_plans_ask_for_nothing_the_runtime_lacks() -> None:
         "guideC/Llama-3-8B/PPO", {"workflow": workflow, "optimizer.executable": True, "optimizer.budget": 300}
     )
     result = search(job)
-    assert not [problem for problem in unsupported(job.workflow, result.plan) if problem.path.startswith("tasks")]
+    assert not [problem for problem in unsupported(job, result.plan) if problem.path.startswith("tasks")]
