@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from hetrl import catalog
 from hetrl.errors import Problem, SpecError
@@ -16,6 +17,8 @@ from hetrl.units import parse_bandwidth, parse_seconds
 _BOTH_DIRECTIONS = re.compile(
     r"(?:nvlink|infinityfabric|infinity-fabric|xgmi|neuronlink)-?(\d+(?:\.\d+)?)G(?:B/s)?", re.IGNORECASE
 )
+_FAMILIES = {"nvlink": "nvlink", "xgmi": "infinity", "infinity": "infinity", "neuronlink": "neuronlink"}
+"""First word of a family's name -> first word of the catalogue's kinds of link."""
 
 
 def read_interconnect(section: Section, device: DeviceType, num_devices: int, report: Report) -> Link | None:
@@ -48,10 +51,13 @@ def read_interconnect(section: Section, device: DeviceType, num_devices: int, re
     else:
         kind = section.text("interconnect")
         named = interconnect_named(kind)
+        if named is None and entry and _family(kind) and _family(str(entry["kind"])) == _family(kind):
+            named = entry["GBps"] * 1e9, 5e-6
+            section.assume("interconnect", f"{entry['GBps']:g}GB/s ({entry['kind']})")
         if named is not None:
             bandwidth, latency = named
         else:
-            found = report.attempt(None, _plain_bandwidth, kind, section.at("interconnect"))
+            found = report.attempt(None, _plain_bandwidth, kind, section.at("interconnect"), device, entry)
             if found is None:
                 return None
             bandwidth, latency = found, 10e-6
@@ -100,10 +106,25 @@ def interconnect_named(text: str) -> tuple[float, float] | None:
     return None
 
 
-def _plain_bandwidth(text: str, path: str) -> float:
+def _family(text: str) -> str | None:
+    """Return the vendor's family of links that a name without a figure belongs to: ``xGMI``, ``NVLink``, ...
+
+    >>> _family("Infinity Fabric"), _family("NeuronLink-v3"), _family("PCIe-Gen4")
+    ('infinity', 'neuronlink', None)
+    """
+    folded = text.strip().casefold()
+    return next((family for word, family in _FAMILIES.items() if folded.startswith(word)), None)
+
+
+def _plain_bandwidth(text: str, path: str, device: DeviceType, entry: dict[str, Any] | None) -> float:
     try:
         return parse_bandwidth(text, path)
     except SpecError:
+        if _family(text) and entry:
+            own = f"{device.name} has {entry['kind']}: leave the key out, or give a bandwidth such as 50GB/s"
+            raise SpecError(
+                Problem(path=path, message=f"not a link of {device.name}", found=text, valid=own, rule="LINK")
+            ) from None
         names = ", ".join(name for name, row in catalog.read("interconnects.yaml").items() if "GBps" in row)
         raise SpecError(
             Problem(

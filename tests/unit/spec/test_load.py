@@ -242,3 +242,24 @@ def test_paper_wan_links_follow_their_formula() -> None:
     link = topology.node_link(2, 5)
     assert link.latency_seconds == pytest.approx((5 + 5 * (7 % 6)) * 1e-3)
     assert link.bytes_per_second == pytest.approx((1.9 + 0.62 * (10 % 6)) * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "one_direction"),
+    [
+        ("MI300X", "xGMI", 64e9),
+        ("MI300X", "Infinity Fabric", 64e9),
+        ("Trainium2", "NeuronLink", 160e9),
+        ("Trainium2", "NeuronLink-v3", 160e9),
+        ("A100-80GB", "NVLink", 300e9),
+    ],
+)
+def test_a_family_of_links_means_the_device_s_own_link(device: str, name: str, one_direction: float) -> None:
+    job = job_with(f"[{{id: node, gpus: 8, type: {device}, interconnect: {name}}}]")
+    assert job.topology.nodes[0].intra_link.bytes_per_second == one_direction
+    assert "cluster_topology.nodes[0].interconnect" in job.assumed
+
+
+def test_a_family_that_a_device_does_not_have_is_refused_with_its_own() -> None:
+    with pytest.raises(SpecError, match=r"interconnect: not a link of MI300X.*Infinity Fabric"):
+        job_with("[{id: node, gpus: 8, type: MI300X, interconnect: NeuronLink}]")
