@@ -1,28 +1,47 @@
-"""Seconds of collectives over links (latency-bandwidth model).
+"""Seconds of collectives over links: what was measured on the link, else the latency-bandwidth model.
 
 ``v`` is the full buffer in bytes, as in nccl-tests; latency is paid per ring step; ``W`` is the slowest link of the
-ring in one direction.
+ring in one direction. Collectives are measured inside one node only (see `hetrl.cost.node_collectives`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetrl.spec.topology import Link, Topology
+from hetrl.spec.topology import CollectiveTerms, Link, Topology
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def collective_terms(operation: str, n: int, link: Link) -> CollectiveTerms:
+    """Terms of one of the `OPERATIONS` over ``n`` ranks; a ring where nothing was measured.
+
+    A ring takes ``(n-1) (L + v / (n W))``, and an all-reduce twice that.
+    """
+    measured = link.measured(operation, n)
+    if measured is not None:
+        return measured
+    steps = (2 if operation == "all_reduce" else 1) * max(0, n - 1)
+    return CollectiveTerms(
+        offset_seconds=steps * link.latency_seconds,
+        seconds_per_sqrt_byte=0.0,
+        seconds_per_byte=steps / (n * link.bytes_per_second),
+    )
 
 
 def all_reduce_seconds(v: float, n: int, link: Link) -> float:
-    """Ring all-reduce: ``2 (n-1) (L + v / (n W))``."""
-    if n <= 1:
-        return 0.0
-    return 2 * (n - 1) * (link.latency_seconds + v / (n * link.bytes_per_second))
+    """Ring all-reduce: ``2 (n-1) (L + v / (n W))``, or what was measured."""
+    return 0.0 if n <= 1 else collective_terms("all_reduce", n, link).seconds(v)
 
 
 def all_gather_seconds(v: float, n: int, link: Link) -> float:
-    """Ring all-gather, or reduce-scatter: ``(n-1) (L + v / (n W))``."""
-    if n <= 1:
-        return 0.0
-    return (n - 1) * (link.latency_seconds + v / (n * link.bytes_per_second))
+    """Ring all-gather: ``(n-1) (L + v / (n W))``, or what was measured."""
+    return 0.0 if n <= 1 else collective_terms("all_gather", n, link).seconds(v)
+
+
+def reduce_scatter_seconds(v: float, n: int, link: Link) -> float:
+    """Ring reduce-scatter: ``(n-1) (L + v / (n W))``, or what was measured."""
+    return 0.0 if n <= 1 else collective_terms("reduce_scatter", n, link).seconds(v)
 
 
 def send_seconds(v: float, link: Link) -> float:
@@ -43,8 +62,11 @@ def hierarchical_all_reduce_seconds(
 def slowest_link(topology: Topology, devices: Sequence[int], *, flows_per_node: int = 1) -> Link:
     """Slowest hop of the ring over ``devices``; hops between nodes share the network with concurrent flows.
 
-    Returns a link with the largest latency and the smallest bandwidth of all hops.
+    Returns a link with the largest latency and the smallest bandwidth of all hops; inside one node its own link.
     """
+    nodes = {topology.devices[device].node for device in devices}
+    if len(nodes) == 1:
+        return topology.nodes[nodes.pop()].intra_link
     latency = 0.0
     bandwidth = float("inf")
     kind = ""

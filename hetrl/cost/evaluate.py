@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hetrl.cost.estimate import Estimate, TaskEstimate
 from hetrl.cost.generation import Generation, replica_generation
-from hetrl.cost.model import CostModel
+from hetrl.cost.model import PHASES, CostModel
 from hetrl.cost.residency import MemoryUse, plan_memory, task_memory
 from hetrl.cost.schedule import Activity, Schedule, asynchronous_period, best_schedule
 from hetrl.cost.scoring import replica_scoring_seconds
@@ -333,9 +333,16 @@ def provenance(job: Job, plan: Plan, model: CostModel) -> dict[str, str]:
     between = [job.topology.node_link(i, j).kind for i in nodes for j in nodes if i != j]
     figures = {"links": "measured" if between and set(between) == {"measured"} else "datasheet"}
     kinds = {job.topology.devices[device].type.name: job.topology.devices[device].type for device in sorted(used)}
+    inside = {
+        node.device_type.name: node.intra_link.collectives
+        for node in (job.topology.nodes[index] for index in nodes)
+        if node.num_devices > 1
+    }
+    for name, collectives in inside.items():
+        figures[f"{name}.collectives"] = "datasheet" if collectives is None else collectives.provenance
     for name, kind in kinds.items():
         for operator in ("gemm", "attention_prefill", "attention_decode", "memory"):
             figures[f"{name}.{operator}"] = model.operator(kind, operator, job.precision.dtype).provenance
-        for phase in ("generate", "prefill", "score", "train", "optimizer", "sync"):
+        for phase in PHASES:
             figures[f"{name}.{phase}"] = model.calibration(name, phase).provenance
     return figures

@@ -148,9 +148,8 @@ def decode_iteration_seconds(
             )
         hidden = activation_bytes(model, num_sequences=1, tokens=1, bytes_per_element=costs.bytes_per_element)
         if placed.link is not None:
-            latency = all_reduce_seconds(0.0, tensor_parallel, placed.link)
-            per_sequence = all_reduce_seconds(hidden, tensor_parallel, placed.link) - latency
-            seconds += ALL_REDUCES_PER_LAYER * placed.stage.num_layers * (latency + per_sequence * split)
+            reduces = [all_reduce_seconds(hidden * count, tensor_parallel, placed.link) for count in split.tolist()]
+            seconds += ALL_REDUCES_PER_LAYER * placed.stage.num_layers * np.array(reduces)
         if number == num_stages - 1:
             seconds += costs.decode_head_seconds(placed.device_type, model, tensor_parallel, split)
         else:

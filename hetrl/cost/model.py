@@ -8,28 +8,35 @@ gaps, the engine's scheduler, Python. Calibrations are fitted from recorded runs
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from hetrl.cost.collectives import OPERATIONS
+from hetrl.cost.model_files import BUILTIN, read_links
+from hetrl.cost.node_collectives import NodeCurve, measured_collectives, published_node_curves
 from hetrl.cost.operators import OperatorLibrary, OperatorModel
 from hetrl.errors import Problem, SpecError
 from hetrl.files import write_text_atomically
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job
-from hetrl.spec.topology import Link
+from hetrl.spec.topology import CollectiveTerms, Link, MeasuredCollectives
 
 FORMAT = "hetrl-cost-model"
 VERSION = 1
-PHASES = ("generate", "prefill", "score", "train", "optimizer", "sync")
+PHASES = ("generate", "prefill", "score", "train", "optimizer", "sync", "reduce")
+"""The order is that of the lowered tables (see the kernels' ``PHASE_...``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCalibration:
     """``seconds = scale * composed + per_iteration * iterations + per_sequence * sequences``.
 
-    An iteration is one decode step (generate), one micro-batch (score, train), one optimizer step (optimizer) or one
-    weight transfer (sync).
+    An iteration is one decode step (generate), one chunk of prompts (prefill), one micro-batch (score, train), one
+    optimizer step (optimizer), one weight transfer to the engines (sync) or one gradient reduce (reduce).
 
     Parameters
     ----------
@@ -57,6 +64,7 @@ DEFAULT_CALIBRATIONS: Mapping[str, PhaseCalibration] = {
     "train": PhaseCalibration(),
     "optimizer": PhaseCalibration(),
     "sync": PhaseCalibration(),
+    "reduce": PhaseCalibration(),
 }
 """Used where nothing was measured: the composed time as it is, and 1 ms of engine time per decode iteration."""
 
@@ -73,6 +81,8 @@ class CostModel:
         (device type name, phase) -> calibration; missing ones are `DEFAULT_CALIBRATIONS`.
     links
         Device type -> link measured between two processes of one host, for nodes that share a ``host``.
+    collectives
+        Collectives measured inside one node.
     gradient_overlap
         Fraction of the data-parallel gradient reduce hidden behind the backward pass.
     weight_gather_overlap
@@ -82,21 +92,38 @@ class CostModel:
     library: OperatorLibrary
     calibrations: Mapping[tuple[str, str], PhaseCalibration] = field(default_factory=dict)
     links: Mapping[str, Link] = field(default_factory=dict)
+    collectives: tuple[NodeCurve, ...] = ()
     gradient_overlap: float = 0.0
     weight_gather_overlap: float = 0.7
     source: str = "built-in"
 
     @classmethod
     def builtin(cls) -> CostModel:
-        """Built-in fitted operators, datasheet for other devices, default calibrations."""
-        return cls(library=OperatorLibrary.builtin())
+        """Built-in fitted operators and collectives, datasheet for other devices, default calibrations."""
+        return cls(library=OperatorLibrary.builtin(), collectives=_published_collectives())
 
     def operator(self, device: DeviceType, operator: str, dtype: str) -> OperatorModel:
         """Operator model of a device type; the datasheet roofline of its own figures if none is fitted."""
         return self.library.for_device(device, operator, dtype)
 
     def with_links(self, job: Job) -> Job:
-        """Return the job with measured links between nodes of one host; links that the job states itself stay."""
+        """Return the job with what was measured of its links.
+
+        Nodes get their measured collectives. Two nodes of one host get the measured link; links that the job states
+        itself stay.
+        """
+        known: dict[tuple[str, int, Link], MeasuredCollectives | None] = {}
+        nodes = []
+        for node in job.topology.nodes:
+            key = (node.device_type.name, node.num_devices, node.intra_link)
+            if key not in known:
+                known[key] = measured_collectives(node, self.collectives)
+            nodes.append(replace(node, intra_link=replace(node.intra_link, collectives=known[key])))
+        if any(known.values()):
+            job = replace(job, topology=replace(job.topology, nodes=tuple(nodes)))
+        return self._with_host_links(job)
+
+    def _with_host_links(self, job: Job) -> Job:
         nodes = job.topology.nodes
         found: dict[tuple[int, int], Link] = {}
         for i, a in enumerate(nodes):
@@ -135,6 +162,7 @@ class CostModel:
                 }
                 for device, link in sorted(self.links.items())
             ],
+            "collectives": [_curve_entry(curve) for curve in self.collectives if curve.provenance == "measured"],
             "calibrations": [
                 {"device": device, "phase": phase, **asdict(calibration)}
                 for (device, phase), calibration in sorted(self.calibrations.items())
@@ -179,9 +207,39 @@ class CostModel:
                     )
                     for row in document.get("links", [])
                 },
+                collectives=(*(_curve_from(row) for row in document.get("collectives", [])), *_published_collectives()),
                 gradient_overlap=float(document["gradient_overlap"]),
                 weight_gather_overlap=float(document["weight_gather_overlap"]),
                 source=str(path),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(Problem(path=str(path), message=f"damaged cost model: {error}")) from error
+
+
+@cache
+def _published_collectives() -> tuple[NodeCurve, ...]:
+    return published_node_curves(read_links(BUILTIN))
+
+
+def _curve_entry(curve: NodeCurve) -> dict[str, object]:
+    entry = asdict(curve)
+    return {
+        **{key: entry[key] for key in ("device", "operation", "num_ranks", "link_bytes_per_second")},
+        **entry["terms"],
+    }
+
+
+def _curve_from(row: Mapping[str, Any]) -> NodeCurve:
+    operation = str(row["operation"])
+    if operation not in OPERATIONS or int(row["num_ranks"]) < 2:
+        raise ValueError(f"a collective {operation} of {row['num_ranks']} ranks")
+    terms = {name: float(row[name]) for name in ("offset_seconds", "seconds_per_sqrt_byte", "seconds_per_byte")}
+    if not all(0 <= value < math.inf for value in terms.values()):
+        raise ValueError(f"terms of {operation} are not finite amounts of at least 0")
+    return NodeCurve(
+        device=str(row["device"]),
+        operation=operation,
+        num_ranks=int(row["num_ranks"]),
+        link_bytes_per_second=float(row["link_bytes_per_second"]),
+        terms=CollectiveTerms(**terms),
+    )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetrl.cost.collectives import OPERATIONS, collective_terms
 from hetrl.cost.generation import NUM_TAIL_SEGMENTS, in_flight_tokens, survival
 from hetrl.cost.model import PHASES
 from hetrl.cost.residency import PREFILL_ACTIVATION_TOKENS, device_limit, trains_eagerly
@@ -20,7 +21,7 @@ from hetrl.cost.unit import CONCURRENCY_GRID, DECODE_CONTEXTS, PREFILL_CHUNK_TOK
 from hetrl.spec.devices import DTYPE_BYTES, DeviceType
 from hetrl.spec.job import Job
 from hetrl.spec.model import Model
-from hetrl.spec.topology import Topology
+from hetrl.spec.topology import Link, Topology
 from hetrl.workload.flops import lora_parameters
 from hetrl.workload.memory import (
     activation_bytes_per_token,
@@ -55,6 +56,7 @@ class CostTables(NamedTuple):
     link_latency: Floats  # [N, N], the diagonal is the node's own link
     link_bandwidth: Floats  # [N, N]
     link_kind: Ints  # [N, N] equal numbers are equal links
+    node_collective: Floats  # [N, 3, ranks + 1, 3] inside a node: operation, ranks -> offset, per sqrt(byte), per byte
     # device types
     type_flops: Floats  # [Y] in the job's dtype (else its fastest): orders devices by speed
     type_memory: Floats  # [Y] bytes
@@ -64,7 +66,7 @@ class CostTables(NamedTuple):
     type_can_train: Ints  # [Y]
     type_supported: Ints  # [Y] computes in the job's dtype
     type_allowance: Floats  # [Y, 5] process, engine, communication, fragmentation, host process
-    calibration: Floats  # [Y, 6, 3] phase -> scale, per iteration, per sequence
+    calibration: Floats  # [Y, 7, 3] phase (in the order of PHASES) -> scale, per iteration, per sequence
     # models
     model_layers: Ints  # [M]
     model_kinds: Ints  # [M]
@@ -209,7 +211,26 @@ def _fleet(job: Job, types: tuple[DeviceType, ...]) -> dict[str, Any]:
         "link_latency": latency,
         "link_bandwidth": bandwidth,
         "link_kind": _ints(link_kind.reshape(len(nodes), len(nodes))),
+        "node_collective": node_collectives(topology),
     }
+
+
+def node_collectives(topology: Topology) -> Floats:
+    """Terms of collectives inside every node, ``[N, operations, ranks + 1, 3]``; nothing is paid for a single rank."""
+    most = max(*TENSOR_DEGREES, *(node.num_devices for node in topology.nodes))
+    table = np.zeros((len(topology.nodes), len(OPERATIONS), most + 1, 3))
+    known: dict[Link, Floats] = {}
+    for index, node in enumerate(topology.nodes):
+        if node.intra_link not in known:
+            each = [
+                [collective_terms(operation, ranks, node.intra_link) for ranks in range(2, most + 1)]
+                for operation in OPERATIONS
+            ]
+            known[node.intra_link] = _floats(
+                [[(t.offset_seconds, t.seconds_per_sqrt_byte, t.seconds_per_byte) for t in row] for row in each]
+            )
+        table[index, :, 2:] = known[node.intra_link]
+    return table
 
 
 def link_matrices(topology: Topology) -> tuple[Floats, Floats]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hetrl.cost.collectives import all_gather_seconds, best_all_reduce_seconds, slowest_link
+from hetrl.cost.collectives import (
+    all_gather_seconds,
+    best_all_reduce_seconds,
+    reduce_scatter_seconds,
+    slowest_link,
+)
 from hetrl.cost.pipeline import forward_only_seconds, one_f_one_b_seconds
 from hetrl.cost.stages import ReplicaClass, forward_seconds, placed_stages, replica_class, stage_sends_seconds
 from hetrl.cost.unit import UnitCosts
@@ -139,7 +144,7 @@ def reduce_seconds(costs: UnitCosts, topology: Topology, task: Task, plan: TaskP
         if plan.sharding == "none":
             seconds = best_all_reduce_seconds(gradients, topology, ring, flows_per_node=flows)
         else:
-            seconds = all_gather_seconds(gradients, num_replicas, link)
+            seconds = reduce_scatter_seconds(gradients, num_replicas, link)
         seconds *= 1.0 - costs.model.gradient_overlap
         if plan.sharding == "zero1":
             seconds += all_gather_seconds(weights, num_replicas, link)
@@ -147,7 +152,7 @@ def reduce_seconds(costs: UnitCosts, topology: Topology, task: Task, plan: TaskP
             gathers = 2 * num_micro_batches * all_gather_seconds(weights, num_replicas, link)
             seconds += gathers * (1.0 - costs.model.weight_gather_overlap)
         kind = topology.devices[ring[0]].type.name
-        worst = max(worst, costs.model.calibration(kind, "sync").seconds(seconds, 1, 0))
+        worst = max(worst, costs.model.calibration(kind, "reduce").seconds(seconds, 1, 0))
     return worst
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hetrl.cost.collectives import OPERATIONS
 from hetrl.cost.tables import MICRO_BATCHES, SCALARS, TASK_KINDS, TENSOR_DEGREES, CostTables
 from hetrl.spec.job import Job
 
@@ -214,10 +215,9 @@ def _decode_latency(tables: CostTables, index: int, num_sequences: int) -> float
     model = int(tables.task_model[index])
     counts = tables.kinds_before[model, : int(tables.model_kinds[model]), tables.model_layers[model]]
     layers = (tables.decode_projections[model][:, :, : len(counts), 0] * counts).sum(axis=2)
-    own = np.diagonal(tables.link_latency)
-    link = np.array([own[tables.node_type == kind].min() for kind in range(len(tables.type_flops))])
-    degrees = np.array(TENSOR_DEGREES, dtype=np.float64)
-    reduces = ALL_REDUCES_PER_LAYER * float(tables.model_layers[model]) * 2 * (degrees[None, :] - 1) * link[:, None]
+    latency = tables.node_collective[:, OPERATIONS.index("all_reduce")][:, TENSOR_DEGREES, 0]  # [N, T]
+    least = np.array([latency[tables.node_type == kind].min(axis=0) for kind in range(len(tables.type_flops))])
+    reduces = ALL_REDUCES_PER_LAYER * float(tables.model_layers[model]) * least
     seconds = tables.calibration[:, 0, 0, None] * (layers + tables.decode_head[model][:, :, 0] + reduces)
     per_iteration = float((seconds + tables.calibration[:, 0, 1, None]).min())
     memory = float((tables.node_limit * tables.node_devices).sum())

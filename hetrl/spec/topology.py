@@ -7,6 +7,7 @@ matrix or follows from both NICs and the network level they share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,18 +18,52 @@ LEVELS = ("rack", "zone", "region", "wan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTerms:
+    """Seconds of one collective over a full buffer of v bytes: ``offset + per_sqrt_byte sqrt(v) + per_byte v``."""
+
+    offset_seconds: float
+    seconds_per_sqrt_byte: float
+    seconds_per_byte: float
+
+    def seconds(self, v: float) -> float:
+        """Seconds of a full buffer of ``v`` bytes."""
+        return self.offset_seconds + self.seconds_per_sqrt_byte * math.sqrt(v) + self.seconds_per_byte * v
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredCollectives:
+    """What collectives take inside one node, (operation, number of ranks) -> terms; equal only to itself."""
+
+    terms: Mapping[tuple[str, int], CollectiveTerms]
+    provenance: str = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Latency in seconds and bandwidth in bytes per second, one direction."""
+    """Latency in seconds and bandwidth in bytes per second, one direction.
+
+    Parameters
+    ----------
+    kind
+        Name of the interconnect or network level; ``measured`` if latency and bandwidth were.
+    collectives
+        Measured collectives over this link inside one node; None where latency and bandwidth are all that is known.
+    """
 
     latency_seconds: float
     bytes_per_second: float
     kind: str = ""
+    collectives: MeasuredCollectives | None = None
 
     def __post_init__(self) -> None:
         if self.latency_seconds < 0 or not self.bytes_per_second > 0:
             raise SpecError(
                 Problem(path="link", message="latency must be >= 0 and bandwidth > 0", found=f"{self}", rule="LINK")
             )
+
+    def measured(self, operation: str, num_ranks: int) -> CollectiveTerms | None:
+        """Measured terms of ``all_reduce``, ``all_gather`` or ``reduce_scatter`` over so many ranks, if there are."""
+        return None if self.collectives is None else self.collectives.terms.get((operation, num_ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ cdef struct StageRing:  # the ring over the same stage of all replicas
     bint two_level  # several nodes with equally many members each, at least two
     int per_node
     int num_nodes
-    double inner_latency
+    int inner_node  # the node with the slowest link inside
     double inner_bandwidth
     double outer_latency
     double outer_bandwidth

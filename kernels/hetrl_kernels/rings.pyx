@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.memory cimport FSDP, NO_SHARDING, ZERO1
-from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, all_gather, all_reduce
+from hetrl_kernels.tables cimport ALL_GATHER, ALL_REDUCE, PHASE_OPTIMIZER, PHASE_REDUCE, REDUCE_SCATTER, all_gather, all_reduce
 
 
 cdef void hop(Tables t, int source, int target, int flows, double* latency, double* bandwidth) noexcept nogil:
@@ -46,7 +46,7 @@ cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const 
         rings[j].slowest_host_link = INFINITY
         rings[j].latency = rings[j].outer_latency = 0.0
         rings[j].bandwidth = rings[j].outer_bandwidth = rings[j].inner_bandwidth = INFINITY
-        rings[j].inner_latency = 0.0
+        rings[j].inner_node = -1
         for node in range(n):
             members = count[j * n + node]
             if members == 0:
@@ -54,7 +54,7 @@ cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const 
             flows = max(flows, leaving[node] if leaving[node] > 0 else 1)
             most, least = max(most, members), min(least, members)
             if t.link_bandwidth[node, node] < rings[j].inner_bandwidth:
-                rings[j].inner_bandwidth, rings[j].inner_latency = t.link_bandwidth[node, node], t.link_latency[node, node]
+                rings[j].inner_bandwidth, rings[j].inner_node = t.link_bandwidth[node, node], node
             rings[j].slowest_host_link = fmin(rings[j].slowest_host_link, t.node_host_link[node])
         for node in range(n):
             if count[j * n + node] == 0:
@@ -78,6 +78,15 @@ cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const 
     free(nodes)
 
 
+cdef inline double collective(Tables t, const StageRing* ring, int operation, int n, double v) noexcept nogil:
+    """Flat ring of ``n`` replicas: inside one node what the node's link takes, else the ring's slowest hop decides."""
+    if ring.num_nodes == 1:
+        return t.inside(ring.inner_node, operation, n, v)
+    if operation == ALL_REDUCE:
+        return all_reduce(v, n, ring.latency, ring.bandwidth)
+    return all_gather(v, n, ring.latency, ring.bandwidth)
+
+
 cdef double update_seconds(
     Tables t, const StageRing* rings, int num_stages, int num_replicas, int sharding, const State* states, int num_micro_batches) noexcept nogil:
     """Exposed seconds of one update's data-parallel communication, the slowest stage deciding."""
@@ -91,24 +100,22 @@ cdef double update_seconds(
             gradients *= num_replicas
             weights *= num_replicas
         if sharding == NO_SHARDING:
-            seconds = all_reduce(gradients, num_replicas, rings[j].latency, rings[j].bandwidth)
+            seconds = collective(t, &rings[j], ALL_REDUCE, num_replicas, gradients)
             if rings[j].two_level:
                 seconds = fmin(
                     seconds,
-                    all_reduce(gradients, rings[j].per_node, rings[j].inner_latency, rings[j].inner_bandwidth)
+                    t.inside(rings[j].inner_node, ALL_REDUCE, rings[j].per_node, gradients)
                     + all_reduce(gradients, rings[j].num_nodes, rings[j].outer_latency, rings[j].outer_bandwidth),
                 )
         else:
-            seconds = all_gather(gradients, num_replicas, rings[j].latency, rings[j].bandwidth)
+            seconds = collective(t, &rings[j], REDUCE_SCATTER, num_replicas, gradients)
         seconds *= 1.0 - t.gradient_overlap
         if sharding == ZERO1:
-            seconds += all_gather(weights, num_replicas, rings[j].latency, rings[j].bandwidth)
+            seconds += collective(t, &rings[j], ALL_GATHER, num_replicas, weights)
         elif sharding == FSDP:
-            seconds += (
-                2 * num_micro_batches * all_gather(weights, num_replicas, rings[j].latency, rings[j].bandwidth) * (1.0 - t.gather_overlap)
-            )
+            seconds += 2 * num_micro_batches * collective(t, &rings[j], ALL_GATHER, num_replicas, weights) * (1.0 - t.gather_overlap)
         worst = fmax(
-            worst, t.calibration[rings[j].kind, PHASE_SYNC, 0] * seconds + t.calibration[rings[j].kind, PHASE_SYNC, 1]
+            worst, t.calibration[rings[j].kind, PHASE_REDUCE, 0] * seconds + t.calibration[rings[j].kind, PHASE_REDUCE, 1]
         )
     return worst
 

@@ -12,6 +12,12 @@ cdef enum:  # phases of the calibration, in the order of the tables
     PHASE_TRAIN = 3
     PHASE_OPTIMIZER = 4
     PHASE_SYNC = 5
+    PHASE_REDUCE = 6
+
+cdef enum:  # operations of collectives, in the order of the tables
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
 
 cdef enum:
     MAX_STAGES = 64
@@ -29,6 +35,7 @@ cdef class Tables:
     cdef double[::1] node_limit, node_host_ram, node_host_link, node_host_memory, node_nic, node_usd
     cdef double[:, ::1] link_latency, link_bandwidth
     cdef int[:, ::1] link_kind
+    cdef double[:, :, :, ::1] node_collective
     cdef double[::1] type_flops, type_memory, type_bandwidth
     cdef int[::1] type_vendor, type_is_cpu, type_can_train, type_supported
     cdef double[:, ::1] type_allowance
@@ -57,6 +64,7 @@ cdef class Tables:
     cdef int most_running
     cdef object keep
 
+    cdef double inside(self, int node, int operation, int n, double v) noexcept nogil
     cdef double stage_parameters(self, int model, int first, int layers) noexcept nogil
     cdef double stage_seconds(self, int model, int kind, int degree, int shape, int first, int layers) noexcept nogil
 

@@ -1,6 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The lowered job as C sees it, and the amounts and times that follow from it directly: stages and pipelines."""
 
+from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 
 
@@ -31,6 +32,7 @@ cdef class Tables:
         self.link_latency = arrays.link_latency
         self.link_bandwidth = arrays.link_bandwidth
         self.link_kind = arrays.link_kind
+        self.node_collective = arrays.node_collective
         self.type_flops = arrays.type_flops
         self.type_memory = arrays.type_memory
         self.type_bandwidth = arrays.type_bandwidth
@@ -112,6 +114,14 @@ cdef class Tables:
 
     def __dealloc__(self):
         free(self.any_alive)
+
+    cdef double inside(self, int node, int operation, int n, double v) noexcept nogil:
+        """A collective of ``n`` ranks inside a node."""
+        return (
+            self.node_collective[node, operation, n, 0]
+            + self.node_collective[node, operation, n, 1] * sqrt(v)
+            + self.node_collective[node, operation, n, 2] * v
+        )
 
     cdef double stage_parameters(self, int model, int first, int layers) noexcept nogil:
         cdef int last = first + layers

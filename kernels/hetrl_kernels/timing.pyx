@@ -8,7 +8,7 @@ from libc.math cimport INFINITY, ceil, floor, pow
 
 from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.tables cimport (
-    MAX_STAGES, NUM_TAIL, PHASE_GENERATE, PHASE_PREFILL, PHASE_SCORE, PHASE_TRAIN, Tables, all_reduce, forward_only,
+    ALL_REDUCE, MAX_STAGES, NUM_TAIL, PHASE_GENERATE, PHASE_PREFILL, PHASE_SCORE, PHASE_TRAIN, Tables, forward_only,
     one_f_one_b, one_f_one_b_bound,
 )
 
@@ -27,7 +27,7 @@ cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int
     """Tensor-parallel all-reduces of one pass: two per layer."""
     if degree <= 1:
         return 0.0
-    return 2 * layers * all_reduce(hidden, degree, t.link_latency[node, node], t.link_bandwidth[node, node])
+    return 2 * layers * t.inside(node, ALL_REDUCE, degree, hidden)
 
 
 cdef TrainTime train_replica(
@@ -169,7 +169,7 @@ cdef double generate_replica(
     cdef int num_stages = replica.num_stages
     cdef int running, s, j, k, count, node, kind, cell, first
     cdef double active, context, iterations, any_alive, split, share, seconds, seen, short, slope, total, slowest
-    cdef double per_sequence, latency, composed = 0.0, all_iterations = 0.0, result = 0.0, hidden = t.model_hidden_bytes[model]
+    cdef double composed = 0.0, all_iterations = 0.0, result = 0.0, hidden = t.model_hidden_bytes[model]
     if sequences == 0:
         return 0.0
     if kv_tokens < t.max_sequence:
@@ -221,9 +221,7 @@ cdef double generate_replica(
                 )
             first += replica.layers[j]
             if degree > 1:
-                latency = all_reduce(0.0, degree, t.link_latency[node, node], t.link_bandwidth[node, node])
-                per_sequence = all_reduce(hidden, degree, t.link_latency[node, node], t.link_bandwidth[node, node]) - latency
-                seconds += 2 * replica.layers[j] * (latency + per_sequence * split)
+                seconds += stage_all_reduces(t, hidden * split, degree, node, replica.layers[j])
             if j == num_stages - 1:
                 seconds += interpolated(&t.decode_head[model, kind, degree_index, 0], cell, share)
             else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hetrl.cost.model import CostModel
+from hetrl.cost.node_collectives import NodeCurve
 from hetrl.cost.operators import OperatorLibrary, OperatorModel
 from hetrl.errors import Problem, SpecError
 from hetrl.measure import Measurement
@@ -13,7 +14,7 @@ from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job, Precision
 from hetrl_profiler.described import device_from_profile, evened, is_profile
-from hetrl_profiler.link_models import measured_links
+from hetrl_profiler.link_models import measured_links, node_curves
 from hetrl_profiler.observations import Surroundings, observe
 from hetrl_profiler.operator_models import fit_operators
 from hetrl_profiler.refit import Refit, refit
@@ -60,6 +61,7 @@ def fit_profile(
         model,
         library=model.library.merged(OperatorLibrary(models)),
         links={**model.links, **measured_links(measurements)},
+        collectives=_replaced(model.collectives, node_curves(measurements)),
     )
     if job is not None:
         job = with_operators.with_links(job)
@@ -68,6 +70,17 @@ def fit_profile(
     observations = observe(rows, Surroundings(devices=devices, job=job))
     precision = job.precision if job is not None else Precision(dtype=dtypes[0], gradient_dtype=dtypes[0])
     return refit(observations, with_operators, precision, source=source), models
+
+
+def _replaced(old: Sequence[NodeCurve], new: Sequence[NodeCurve]) -> tuple[NodeCurve, ...]:
+    """Add the new curves; those of the same devices, operation and ranks that a user measured before go."""
+    again = {(each.device, each.operation, each.num_ranks) for each in new}
+    kept = [
+        each
+        for each in old
+        if each.provenance != "measured" or (each.device, each.operation, each.num_ranks) not in again
+    ]
+    return (*new, *kept)
 
 
 def refit_run(

@@ -83,5 +83,7 @@ def test_a_fit_explains_what_was_measured(profiled: tuple[Path, list[str]]) -> N
     for change in fitted.changes:
         assert change.error_after <= max(change.error_before, 0.3), change
     phases = {phase for _, phase in fitted.calibrations}
-    assert phases == {"prefill", "generate", "score", "train", "optimizer", "sync"}
+    assert phases == {"prefill", "generate", "score", "train", "optimizer", "sync"}, (
+        "no job says over which link gradients are reduced"
+    )
     assert all(new.provenance == "measured" and new.scale > 0 for _, new in fitted.calibrations.values())
