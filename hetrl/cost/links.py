@@ -243,7 +243,8 @@ def _at_world(series: Series, wire: Array, world_size: int) -> Array:
     right = int(np.clip(np.searchsorted(worlds, np.log2(world_size)), 1, max(1, len(worlds) - 1)))
     if len(series) == 1:
         return np.asarray(logs[0])
-    share = (np.log2(world_size) - worlds[right - 1]) / (worlds[right] - worlds[right - 1])
+    gap = worlds[right] - worlds[right - 1]  # 0 where one number of ranks was measured on several numbers of nodes
+    share = (np.log2(world_size) - worlds[right - 1]) / gap if gap > 0 else 0.0
     return np.asarray(logs[right - 1] + share * (logs[right] - logs[right - 1]))
 
 

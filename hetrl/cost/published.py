@@ -38,6 +38,20 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Kind of a table -> columns it must have."""
 
+DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "bfloat16": "bf16",
+        "float16": "fp16",
+        "half": "fp16",
+        "float32": "fp32",
+        "float": "fp32",
+        "float8": "fp8",
+        "fp8_e4m3": "fp8",
+        "float8_e4m3fn": "fp8",
+    }
+)
+"""Other names of dtypes."""
+
 LAYER_OPERATORS: Mapping[str, str] = MappingProxyType(
     {
         "emb": "memory_embedding",
@@ -71,6 +85,11 @@ class Table:
         """Column of positive numbers; SpecError naming the first line that is not one."""
         return _positive(self.path, name, self.columns[name])
 
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of each row as hetrl names it; bf16 where the table has no such column."""
+        texts = self.columns.get("dtype", ("bf16",) * len(self))
+        return tuple(DTYPE_ALIASES.get(text.strip().lower(), text.strip().lower()) for text in texts)
+
     def engines(self) -> list[str | None]:
         """Engine of each row, from its ``source`` column; None where it names none."""
         sources = self.columns.get("source", ("",) * len(self))
@@ -89,14 +108,14 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     try:
         if path.stat().st_size > MAX_TABLE_BYTES:
             raise SpecError(Problem(path=str(path), message="the table is larger than 1 GiB"))
-        with path.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.reader(stream))
+        with path.open(newline="", encoding="utf-8-sig") as stream:  # spreadsheets put a byte order mark first
+            lines = [(number, row) for number, row in enumerate(csv.reader(stream), start=1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(Problem(path=str(path), message=f"cannot be read as CSV: {error}")) from error
-    if not rows or len(rows) > MAX_ROWS:
-        raise SpecError(Problem(path=str(path), message="the table is empty" if not rows else "too many rows"))
-    header = tuple(rows[0])
-    for number, row in enumerate(rows[1:], start=2):
+    if not lines or len(lines) > MAX_ROWS:
+        raise SpecError(Problem(path=str(path), message="the table is empty" if not lines else "too many rows"))
+    header = tuple(name.strip() for name in lines[0][1])
+    for number, row in lines[1:]:
         if len(row) != len(header):
             raise SpecError(
                 Problem(path=f"{path}:{number}", message=f"{len(row)} fields where the header has {len(header)}")
@@ -109,7 +128,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         raise SpecError(
             Problem(path=str(path), message="columns of no known table", found=",".join(header), valid=valid)
         )
-    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else ((),) * len(header)
+    columns = zip(*(row for _, row in lines[1:]), strict=True) if len(lines) > 1 else ((),) * len(header)
     return Table(path=path, kind=kind, header=header, columns=dict(zip(header, map(tuple, columns), strict=True)))
 
 

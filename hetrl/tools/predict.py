@@ -1,8 +1,10 @@
 """Predict the time of single operations: adds predicted_us, p10_us, p90_us and provenance to the rows of a CSV file.
 
 The file has the columns of one of the published tables: gemm, attention_prefill, attention_decode, a collective table,
-vidur_mlp (then four columns per operator, each after the operator's name) or end_to_end (then one column,
-`predicted`, in the row's own unit). What cannot be predicted stays empty and is said on stderr.
+vidur_mlp (then these columns per operator, each after the operator's name) or end_to_end (then `predicted` in the
+row's own unit, `composed` of operators and links). Provenance is fitted, or datasheet where nothing was measured;
+`extrapolated` says that a shape lies outside what was. What cannot be predicted stays empty, with the reason as its
+provenance, and is counted on stderr.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +30,12 @@ from hetrl.errors import EXIT_OK, SpecError
 from hetrl.files import write_text_atomically
 from hetrl.tools.cli import run_command
 
-COLUMNS = ("predicted_us", "p10_us", "p90_us", "provenance")
+COLUMNS = ("predicted_us", "p10_us", "p90_us", "provenance", "extrapolated")
+END_TO_END = (
+    "precision", "framework", "algo", "sync_mode", "train_parallel", "gen_parallel", "global_batch", "micro_batch",
+    "seq_or_input_len", "output_len", "mean_seq_len", "value", "notes", "source", "licence", "suspect",
+)  # fmt: skip
+"""Columns of end_to_end.csv that a table may lack; then nothing is known of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +66,25 @@ def run(args: argparse.Namespace) -> int:
     elif table.kind == "collective":
         added = _link_columns(table, curves, missed)
     elif table.kind == "end_to_end":
-        values, reasons = predict_rows(table, library)
-        added = {"predicted": [_number(value) for value in values]}
+        values, reasons = predict_rows(_with_all_columns(table), library)
+        added = {
+            "predicted": [_number(value) for value in values],
+            "provenance": [f"none: {reason}" if reason else "composed" for reason in reasons],
+        }
         missed.update(reason for reason in reasons if reason)
     else:
         added = _operator_columns(table, table.kind, dims_of(table), library, missed)
     write_text_atomically(args.out, _csv_text(table, added))
     for reason, count in missed.most_common():
-        print(f"hetrl predict: {count} rows without a prediction: {reason}", file=sys.stderr)
+        rows = "row" if count == 1 else "rows"
+        print(f"hetrl predict: {count} {rows} without a prediction: {reason}", file=sys.stderr)
     return EXIT_OK
+
+
+def _with_all_columns(table: Table) -> Table:
+    """Columns of an end_to_end table that this one lacks, empty."""
+    missing = {name: ("",) * len(table) for name in END_TO_END if name not in table.columns}
+    return replace(table, columns={**table.columns, **missing})
 
 
 def _operator_columns(
@@ -80,14 +98,14 @@ def _operator_columns(
 ) -> dict[str, list[str]]:
     out = {column: [""] * len(table) for column in COLUMNS}
     gpus = np.array(table.columns["gpu"])
-    dtypes = np.array(table.columns.get("dtype", ("bf16",) * len(table)))
+    dtypes = np.array(table.dtypes())
     engines = np.array([engine or default_engine for engine in table.engines()], dtype=object)
     for gpu, dtype in sorted(set(zip(gpus.tolist(), dtypes.tolist(), strict=True))):
         rows = np.flatnonzero((gpus == gpu) & (dtypes == dtype))
         try:
             model = _model(library, gpu, operator, dtype)
         except SpecError as error:
-            missed[str(error)] += len(rows)
+            _miss(out, rows.tolist(), error, missed)
             continue
         for engine in set(engines[rows].tolist()):
             same = rows[engines[rows] == engine] if engine is not None else rows[[e is None for e in engines[rows]]]
@@ -115,17 +133,26 @@ def _link_columns(table: Table, curves: Sequence[LinkCurve], missed: Counter[str
                 op, sizes[rows], int(worlds[rows[0]]), num_nodes=int(nodes[rows[0]]), implementation=implementation
             )
         except SpecError as error:
-            missed[str(error)] += len(rows)
+            _miss(out, rows.tolist(), error, missed)
             continue
         _fill(out, rows.tolist(), prediction)
     return out
 
 
 def _link_model(curves: Sequence[LinkCurve], gpu: str, link: str) -> LinkModel:
-    same_link = [curve for curve in curves if host_of(curve.link) == host_of(link)]
-    own = [curve for curve in same_link if curve.gpu == gpu]
-    latency, bandwidth = link_figures(link)
-    return LinkModel(own or same_link, latency_seconds=latency, bytes_per_second=bandwidth)
+    """Curves of the link under this GPU, else those of the GPU that measured most on it, else its datasheet."""
+    by_gpu: dict[str, list[LinkCurve]] = {}
+    for curve in curves:
+        if host_of(curve.link) == host_of(link):
+            by_gpu.setdefault(curve.gpu, []).append(curve)
+    own = by_gpu.get(gpu) or max(by_gpu.values(), key=len, default=[])
+    try:
+        latency, bandwidth = link_figures(link)
+    except SpecError:
+        if not own:
+            raise
+        return LinkModel(own)
+    return LinkModel(own, latency_seconds=latency, bytes_per_second=bandwidth)
 
 
 def _fill(out: dict[str, list[str]], rows: Sequence[int], prediction: Prediction) -> None:
@@ -134,6 +161,14 @@ def _fill(out: dict[str, list[str]], rows: Sequence[int], prediction: Prediction
         out["p10_us"][row] = _number(prediction.p10_seconds[position] * 1e6)
         out["p90_us"][row] = _number(prediction.p90_seconds[position] * 1e6)
         out["provenance"][row] = prediction.provenance
+        out["extrapolated"][row] = "yes" if prediction.extrapolated[position] else "no"
+
+
+def _miss(out: dict[str, list[str]], rows: Sequence[int], error: SpecError, missed: Counter[str]) -> None:
+    problem = error.problems[0]
+    for row in rows:
+        out["provenance"][row] = f"none: {replace(problem, valid='', rule='INPUT')}"
+    missed[str(error)] += len(rows)
 
 
 def _number(value: float | None) -> str:

@@ -51,10 +51,32 @@ def test_what_nobody_knows_stays_empty_and_is_said(tmp_path: Path, capsys: pytes
     )
     rows = predicted(table)
     assert [row["predicted_us"] == "" for row in rows] == [True, True, False]
-    assert [row["provenance"] for row in rows] == ["", "", "fitted"]
+    assert [row["provenance"] for row in rows] == [
+        "none: gpu: unknown device (found: nonesuch9000)", "none: A100-80GB: does not compute in fp8", "fitted"
+    ]  # fmt: skip
     said = capsys.readouterr().err
-    assert "nonesuch9000" in said
+    assert "1 row without a prediction: gpu: unknown device (found: nonesuch9000)" in said
     assert "fp8" in said
+
+
+def test_files_of_spreadsheets(tmp_path: Path) -> None:
+    """Byte order mark, CRLF, an empty last line, spelled-out dtypes: the same figures as of a plain file."""
+    plain = predicted(write(tmp_path / "a.csv", "gpu,dtype,m,n,k", ["h100_sxm,bf16,64,512,512", "l40s,fp8,9,99,999"]))
+    table = tmp_path / "b.csv"
+    table.write_bytes(b"\xef\xbb\xbfgpu, dtype,m,n,k\r\nh100_sxm,BFloat16,64,512,512\r\nl40s,fp8_e4m3,9,99,999\r\n\r\n")
+    for one, other in zip(plain, predicted(table), strict=True):
+        assert one["predicted_us"] == other["predicted_us"] != ""
+
+
+def test_shapes_outside_the_measured_ones_are_called_extrapolated(tmp_path: Path) -> None:
+    rows = predicted(
+        write(
+            tmp_path / "gemm.csv",
+            "gpu,dtype,m,n,k",
+            ["h100_sxm,bf16,4096,4096,4096", "h100_sxm,bf16,4096,4000000,4096", "h20,bf16,64,64,64"],
+        )
+    )
+    assert [row["extrapolated"] for row in rows] == ["no", "yes", "yes"]
 
 
 def test_attention_and_collective_rows(tmp_path: Path) -> None:
@@ -78,6 +100,26 @@ def test_attention_and_collective_rows(tmp_path: Path) -> None:
         )
     )
     assert [row["provenance"] for row in links] == ["fitted", "fitted", "datasheet"]
+
+
+def test_links_that_nobody_can_tell_and_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = predicted(
+        write(
+            tmp_path / "l.csv",
+            "gpu,link,impl,op,world_size,nodes,bytes",
+            [
+                "mi300x,xgmi_intra,rccl-tests,all_reduce,8,1,1000000",
+                "h100_sxm,nvlink4_sxm_intra,nccl-tests,shuffle,8,1,1000000",
+                "h100_sxm,nvlink4_sxm_intra,nccl-tests,all_reduce,1,1,1000000",
+                "nonesuch,nvlink4_sxm_intra,other,all_reduce,6,1,1000000",
+                "h100_sxm,nvlink4_dgx_inter_8pn,torch-nccl,all_gather,16,2,1000000",
+            ],
+        )
+    )
+    assert [row["predicted_us"] == "" for row in rows] == [True, True, True, False, False]
+    assert rows[0]["provenance"] == "none: link: unknown link (found: xgmi_intra)"
+    assert rows[2]["provenance"].startswith("none: all_reduce: sizes must be positive")
+    assert capsys.readouterr().err.count("1 row without a prediction") == 3
 
 
 def test_layer_rows_have_columns_per_operator(tmp_path: Path) -> None:
@@ -117,6 +159,15 @@ def test_end_to_end_rows(tmp_path: Path) -> None:
     least_seconds = 512 * 16.06e9 / 3350e9
     assert least_seconds < float(rows[1]["predicted"]) < 4 * least_seconds
     assert rows[2]["predicted"] == ""
+    assert [row["provenance"] for row in rows] == ["composed", "composed", "none: serving, ttft_mean_ms: not composed"]
+
+
+def test_an_end_to_end_row_needs_few_columns(tmp_path: Path) -> None:
+    header = "category,gpu,num_gpus,model,gen_parallel,global_batch,seq_or_input_len,output_len,metric,unit"
+    row = "generation_batch,h100_sxm,1,meta-llama/Meta-Llama-3-8B,TP=1,32,512,512,batch_latency,s"
+    (found,) = predicted(write(tmp_path / "e.csv", header, [row]))
+    assert "precision" not in found
+    assert found["provenance"] != ""
 
 
 @pytest.mark.parametrize(
