@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hetrl.cost.evaluate import evaluate, task_estimate
 from hetrl.cost.residency import task_memory
+from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.level1_grouping import set_partitions
 from hetrl.search.level3_colocation import task_plan
@@ -52,7 +53,7 @@ def option_error(context: SearchContext, option: Option) -> float:
     """Largest relative difference of an option's seconds and bytes to the readable evaluator's."""
     job = context.job
     task = job.workflow.tasks[option.task]
-    plan = task_plan(context, option, [0] * len(context.nodes), option.shares())
+    plan = task_plan(context, option, [job.topology.devices_of(node) for node in context.nodes], option.shares())
     worst = relative(task_estimate(job, task, plan, context.costs, tuple(option.kv_tokens())).seconds, option.seconds)
     # the search sizes memory for shares that may grow to all prompts
     everything = replace(
@@ -80,7 +81,7 @@ def step_error(context: SearchContext, grouping: Grouping, assignment: Assignmen
     candidate = Candidate(grouping=grouping, assignment=assignment, cost=cost)
     if not candidate.feasible:
         return None
-    plan = place(context, candidate, exact_shares=False)
+    plan = place(NodeRules(context), candidate, exact_shares=False)
     estimate = evaluate(context.job, plan, context.costs)
     # device by device an engine may find more room than the search's node by node; never less
     return relative(estimate.step_seconds, cost) if estimate.step_seconds > cost else 0.0

@@ -1,60 +1,59 @@
-"""What the user rules out: nodes a task must stay on or keep off, and a price limit."""
+"""What the user rules out, as the search needs it: nodes a task must stay on or keep off, layouts that stay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl.errors import Problem, SpecError, did_you_mean
+from hetrl.errors import Problem, SpecError
+from hetrl.plan.plan import Plan, TaskPlan
 from hetrl.search.context import Assignment, Grouping, SearchContext
+from hetrl.spec.load_constraints import PATH, constraint_problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraints:
-    """Limits on plans beyond the job's own.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A task whose layout stays as it is in the plan that the search starts from.
 
     Parameters
     ----------
-    pin
-        Task -> ids of the only nodes its group may use.
-    forbid
-        Task -> ids of nodes its group must not use.
-    max_usd_per_step
-        Highest price of one step; None for no limit.
+    plan
+        The task's plan there; devices and stages are kept, shares and settings are not.
+    counts
+        Its devices on every node, which its group must have.
     """
 
-    pin: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    forbid: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    max_usd_per_step: float | None = None
+    plan: TaskPlan
+    counts: NDArray[np.int32]
 
 
 class NodeRules:
-    """Constraints as a table: which task may use which node.
+    """Constraints as a table: which task may use which node, and which devices it must have.
+
+    Parameters
+    ----------
+    context
+        The job, whose ``optimizer.constraints`` these are.
+    start
+        The plan whose layouts are kept; needed if any is.
 
     Raises
     ------
     SpecError
-        For unknown tasks or nodes, all at once.
+        For unknown tasks or nodes, and for layouts that cannot be kept, all at once.
     """
 
-    def __init__(self, context: SearchContext, constraints: Constraints) -> None:
+    def __init__(self, context: SearchContext, start: Plan | None = None) -> None:
+        self.context = context
+        self.start = start
+        constraints = context.job.optimizer.constraints
         tasks = [task.name for task in context.job.workflow.tasks]
         nodes = [node.id for node in context.topology.nodes]
-        problems = []
-
-        def check(path: str, what: str, found: str, known: list[str]) -> None:
-            if found not in known:
-                valid = did_you_mean(found, known) or ", ".join(known[:20])
-                problems.append(Problem(path=path, message=f"unknown {what}", found=found, valid=valid))
-
-        for name, rules in (("pin", constraints.pin), ("forbid", constraints.forbid)):
-            for task, listed in rules.items():
-                check(f"constraints.{name}", "task", task, tasks)
-                for node in listed:
-                    check(f"constraints.{name}.{task}", "node", node, nodes)
+        problems = constraint_problems(constraints, tasks, nodes)
+        if not problems:
+            problems = kept_problems(context, start)
         if problems:
             raise SpecError(problems)
         self.allowed: NDArray[np.bool_] = np.ones((len(tasks), len(nodes)), dtype=np.bool_)
@@ -62,14 +61,53 @@ class NodeRules:
             self.allowed[tasks.index(task)] &= np.isin(nodes, list(listed))
         for task, listed in constraints.forbid.items():
             self.allowed[tasks.index(task)] &= ~np.isin(nodes, list(listed))
-        self.free = bool(self.allowed.all())
+        self.kept: dict[int, Kept] = {}
+        for name in constraints.keep_layout:
+            assert start is not None
+            plan, number = start.task(name), tasks.index(name)
+            counts = np.frombuffer(context.device_counts(plan.devices), dtype=np.int32)
+            self.kept[number] = Kept(plan, counts)
+            stages = [
+                [(context.topology.devices[stage.devices[0]].node, stage.num_layers) for stage in replica.stages]
+                for replica in plan.replicas
+            ]
+            context.finder.kept[number] = (len(plan.replicas[0].stages[0].devices), stages)
+        self.free = bool(self.allowed.all()) and not self.kept
+
+    def __reduce__(self) -> tuple[type[NodeRules], tuple[SearchContext, Plan | None]]:
+        """Travel to another process with the context."""
+        return NodeRules, (self.context, self.start)
 
     def admits(self, tasks: tuple[int, ...], counts: bytes) -> bool:
         """Whether a group of tasks may hold these devices."""
-        return self.free or not np.frombuffer(counts, dtype=np.int32)[~self.allowed[list(tasks)].all(axis=0)].any()
+        if self.free or not tasks:
+            return True
+        held = np.frombuffer(counts, dtype=np.int32)
+        if held[~self.allowed[list(tasks)].all(axis=0)].any():
+            return False
+        return not any((held < self.kept[task].counts).any() for task in tasks if task in self.kept)
+
+    def admits_grouping(self, grouping: Grouping) -> bool:
+        """Whether kept tasks on common devices are in one group."""
+        group_of = {task: number for number, tasks in enumerate(grouping) for task in tasks}
+        kept = list(self.kept.items())
+        return not any(
+            group_of[a] != group_of[b] and not set(mine.plan.devices).isdisjoint(others.plan.devices)
+            for number, (a, mine) in enumerate(kept)
+            for b, others in kept[:number]
+        )
+
+    def admits_plan(self, plan: Plan) -> bool:
+        """Whether a whole plan obeys the rules: its groups' nodes, and the kept layouts."""
+        names = [task.name for task in self.context.job.workflow.tasks]
+        for group in plan.groups:
+            counts = self.context.device_counts(group.devices)
+            if not self.admits(tuple(names.index(task) for task in group.tasks), counts):
+                return False
+        return all(_stages(plan.task(kept.plan.task)) == _stages(kept.plan) for kept in self.kept.values())
 
     def repaired(self, grouping: Grouping, assignment: Assignment) -> Assignment | None:
-        """Move devices to groups that may use them; None if a group ends up with nothing.
+        """Move devices to groups that may use them and to those that keep them; None if a group ends up with nothing.
 
         Devices that no group may use stay unused.
         """
@@ -82,6 +120,45 @@ class NodeRules:
             if len(others):
                 counts[others[counts[others].sum(axis=1).argmin()], node] += counts[group, node]
             counts[group, node] = 0
+        least = np.stack(
+            [
+                np.max([self.kept[task].counts for task in tasks if task in self.kept], axis=0, initial=0)
+                if any(task in self.kept for task in tasks)
+                else np.zeros(counts.shape[1], dtype=np.int32)
+                for tasks in grouping
+            ]
+        )
+        for group, node in zip(*np.nonzero(counts < least), strict=True):
+            missing = int(least[group, node] - counts[group, node])
+            for other in np.argsort(-(counts[:, node] - least[:, node]), kind="stable"):
+                taken = min(missing, max(0, int(counts[other, node] - least[other, node])))
+                counts[other, node] -= taken
+                counts[group, node] += taken
+                missing -= taken
         if (counts.sum(axis=1) == 0).any():
             return None
-        return tuple(np.ascontiguousarray(row, dtype=np.int32).tobytes() for row in counts)
+        repaired = tuple(np.ascontiguousarray(row, dtype=np.int32).tobytes() for row in counts)
+        return repaired if all(map(self.admits, grouping, repaired)) else None
+
+
+def kept_problems(context: SearchContext, start: Plan | None) -> list[Problem]:
+    """Layouts that cannot be kept: no plan to take them from, or stages the search cannot express."""
+    constraints, topology = context.job.optimizer.constraints, context.topology
+    if not constraints.keep_layout:
+        return []
+    path = f"{PATH}.keep_layout"
+    if start is None:
+        message = "layouts are kept from a plan, and there is none to start from"
+        return [Problem(path=path, message=message, valid="hetrl plan --warm-start plan.json")]
+    problems = []
+    for name in constraints.keep_layout:
+        stages = [stage for replica in start.task(name).replicas for stage in replica.stages]
+        if len({stage.tensor_parallel for stage in stages}) > 1:
+            problems.append(Problem(path=path, message="stages of several tensor degrees cannot be kept", found=name))
+        if any(len({topology.devices[device].node for device in stage.devices}) > 1 for stage in stages):
+            problems.append(Problem(path=path, message="tensor groups over several nodes cannot be kept", found=name))
+    return problems
+
+
+def _stages(plan: TaskPlan) -> list[list[tuple[int, tuple[int, ...]]]]:
+    return [[(stage.num_layers, stage.devices) for stage in replica.stages] for replica in plan.replicas]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,17 +57,40 @@ class SearchContext:
         self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
         self.finder = Finder(self.kernel_tables, allowed_features(job), MAX_OPTIONS_PER_TASK, ENGINE_CONCURRENCY)
         self.fluid = fluid_bounds(job, self.tables)
+        limit = job.optimizer.constraints.max_usd_per_step
         self.steps = Steps(
             self.finder,
             self.fluid.device_seconds,
             self.fluid.latency,
             self.fluid.fixed,
-            job.optimizer.objective == "usd_per_step",
+            job.optimizer.minimises_dollars,
+            math.inf if limit is None else limit,
+        )
+
+    def __reduce__(self) -> tuple[type[SearchContext], tuple[Job, UnitCosts]]:
+        """Travel to another process as the job, which is lowered again there."""
+        return SearchContext, (self.job, self.costs)
+
+    def work(self) -> Counter[str]:
+        """Work done so far by kind, cuts by reason. What was known already is not done again, so it varies by lane."""
+        return Counter(
+            {
+                "assignments_costed": self.steps.num_costed,
+                "groups_combined": self.steps.num_combined,
+                "options_bounded": self.finder.num_candidates,
+                "options_costed": self.finder.num_costed,
+                **{f"cut_{reason}": number for reason, number in self.finder.cuts.items()},
+            }
         )
 
     def counts(self, values: Sequence[int] | NDArray[np.int32]) -> bytes:
         """Device counts of all nodes as the kernels' key."""
         return np.ascontiguousarray(values, dtype=np.int32).tobytes()
+
+    def device_counts(self, devices: Iterable[int]) -> bytes:
+        """Devices on every node as the kernels' key."""
+        on_nodes = [self.topology.devices[device].node for device in devices]
+        return self.counts(np.bincount(on_nodes, minlength=len(self.nodes)).astype(np.int32))
 
     @property
     def all_devices(self) -> bytes:

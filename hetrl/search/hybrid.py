@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
@@ -18,14 +20,14 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.bounds import lower_bound
-from hetrl.search.constraints import Constraints, NodeRules
+from hetrl.search.chains import Chain, Start, cost_exactly, cost_start, finish, objective_of, run_chain
+from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
+from hetrl.search.crew import Alone, Crew, Processes
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import groupings
-from hetrl.search.level4_assignment import Starts, as_assignment
-from hetrl.search.level5_placement import place
+from hetrl.search.level4_assignment import Starts
 from hetrl.spec.job import Job
-from hetrl_kernels.anneal import anneal
 
 ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
@@ -35,6 +37,8 @@ NUM_PLACED = 4
 """Finalists of which whole plans are made and evaluated."""
 HOPELESS_RATIO = 1.5
 """Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
+FIRST_BATCH = 2
+"""Starting assignments costed before the first of them sets the cutoff of others."""
 FULL_BUDGET = 6_000
 """Assignments proposed by a search at full effort: `Effort` scales with the budget relative to this."""
 FULL_EFFORT_DEVICES = 20
@@ -89,7 +93,10 @@ class SearchResult:
     Parameters
     ----------
     counts
-        Work by kind: groupings, assignments costed, task options evaluated, cuts by reason.
+        What was tried: groupings, moves. Equal for equal jobs, seeds and budgets.
+    work
+        Work done by kind: assignments costed, options evaluated, cuts by reason. Lanes share no memory, so that more
+        of them do a little more work for the same result.
     stopped_by_time
         The time limit ended the search before its budget did; such a plan need not be reproducible.
     interrupted
@@ -105,6 +112,7 @@ class SearchResult:
     plan: Plan
     estimate: Estimate
     counts: dict[str, int] = field(default_factory=dict)
+    work: Counter[str] = field(default_factory=Counter)
     stopped_by_time: bool = False
     interrupted: bool = False
     runner_up: tuple[Plan, Estimate] | None = None
@@ -123,18 +131,24 @@ def solve(
     *,
     progress: Callable[[str, float], None] | None = None,
     warm_start: Plan | None = None,
-    constraints: Constraints | None = None,
+    threads: int = 1,
+    ray_address: str | None = None,
 ) -> SearchResult:
     """Search all five levels.
 
     Parameters
     ----------
+    job
+        With the objective, constraints, seed, budget and time limit in ``job.optimizer``.
     progress
         Called with (stage, best cost so far).
     warm_start
-        A plan of the same job to start from; the answer is never worse than it.
-    constraints
-        What plans may not do.
+        A plan of the same job to start from; the answer is never worse than it, unless it violates a constraint.
+    threads
+        Lanes that chains run in; each is a process where there are several. The plan does not depend on it.
+    ray_address
+        Run the lanes on a Ray cluster: its address, ``auto``, or empty for Ray on this machine. ``threads`` above 1
+        then limits their number.
 
     Raises
     ------
@@ -147,20 +161,22 @@ def solve(
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
     context = SearchContext(job, costs)
+    rules = NodeRules(context, warm_start)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
-    search = _Search(
-        context=context,
-        rng=random.Random(job.optimizer.seed),
-        deadline=deadline,
-        progress=progress,
-        effort=Effort.of_budget(budget),
-        rules=NodeRules(context, constraints or Constraints()),
-    )
-    finalists = search.run(budget, warm_start)
-    finished = [_finish(context, candidate) for candidate in finalists[:NUM_PLACED] if candidate.feasible]
-    if warm_start is not None:
+    with crew_of(rules, threads, ray_address) as crew:
+        search = _Search(
+            crew=crew,
+            rules=rules,
+            rng=random.Random(job.optimizer.seed),
+            deadline=deadline,
+            progress=progress,
+            effort=Effort.of_budget(budget),
+        )
+        finalists = search.run(budget, warm_start)
+        finished = search.finish(finalists)
+    if warm_start is not None and rules.admits_plan(warm_start):
         finished.append((warm_start, evaluate(job, warm_start, costs)))
-    limit = constraints.max_usd_per_step if constraints is not None else None
+    limit = job.optimizer.constraints.max_usd_per_step
     finished = [
         (plan, estimate)
         for plan, estimate in finished
@@ -168,16 +184,14 @@ def solve(
         and (limit is None or (estimate.usd_per_step is not None and estimate.usd_per_step <= limit))
     ]
     if not finished:
-        message, reasons = explain_infeasible(context)
-        if limit is not None:
-            reasons = [*reasons, f"constraint: at most {limit:g} $ per step"]
-        raise InfeasibleError(message, reasons)
-    finished.sort(key=lambda pair: _objective(job, pair[1]))
+        raise InfeasibleError(*explain_infeasible(context))
+    finished.sort(key=lambda pair: objective_of(job, pair[1]))
     plan, estimate = finished[0]
     return SearchResult(
         plan=plan,
         estimate=estimate,
         counts=search.counts(),
+        work=context.work() + crew.work,
         stopped_by_time=search.timed_out,
         interrupted=search.interrupted,
         runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
@@ -192,40 +206,44 @@ class _Search:
     def __init__(
         self,
         *,
-        context: SearchContext,
+        crew: Crew,
+        rules: NodeRules,
         rng: random.Random,
         deadline: float,
         progress: Callable[[str, float], None] | None,
         effort: Effort,
-        rules: NodeRules,
     ) -> None:
-        self.context = context
+        self.crew = crew
+        self.rules = rules
+        self.context = rules.context
         self.rng = rng
         self.deadline = deadline
         self.progress = progress
         self.effort = effort
-        self.rules = rules
         self.interrupted = False
         self.timed_out = False
         self.best: Candidate | None = None
         self.num_groupings = 0
         self.spent = 0
         self.moves = [0, 0, 0]
-        largest = max(node.num_devices for node in context.topology.nodes)
+        largest = max(node.num_devices for node in self.context.topology.nodes)
         self.block = max(1, largest // 2)
 
-    @property
     def stopped(self) -> bool:
         """Whether the time is over while there was still work to do."""
         self.timed_out = self.timed_out or time.monotonic() > self.deadline
         return self.timed_out
+
+    def may_end(self) -> bool:
+        """Whether the time is over and there is a plan to show."""
+        return self.stopped() and self.best is not None and self.best.feasible
 
     def run(self, budget: int, warm_start: Plan | None) -> list[Candidate]:
         """All rounds; the finalists, best first."""
         survivors: list[Candidate] = []
         try:
             if warm_start is not None:
-                survivors.append(self.candidate_of(warm_start))
+                survivors.extend(self.candidate_of(warm_start))
             survivors = self.start(survivors)
             survivors = self.halve(survivors, budget)
             return self.exact(self.polish(survivors))
@@ -233,55 +251,77 @@ class _Search:
             if self.best is None or not self.best.feasible:
                 raise
             self.interrupted = True
+            self.crew.close()
+            self.crew = Alone(self.rules)
             return self.exact([self.best])
 
     def exact(self, candidates: list[Candidate]) -> list[Candidate]:
         """Replace costs that are only bounds, best first."""
-        costed = [
-            replace(each, cost=self.context.steps.cost(each.grouping, each.assignment, math.inf)) for each in candidates
-        ]
-        return sorted(costed, key=_cost_of)
+        homes = [each.grouping for each in candidates]
+        costed = self.crew.map(cost_exactly, candidates, homes, never)
+        return sorted((each for each in costed if each is not None), key=_cost_of)
 
-    def candidate_of(self, plan: Plan) -> Candidate:
-        """Read a plan's grouping and assignment, and cost them."""
-        workflow, topology = self.context.job.workflow, self.context.topology
+    def finish(self, finalists: list[Candidate]) -> list[tuple[Plan, Estimate]]:
+        """Whole plans of the best finalists."""
+        chosen = [candidate for candidate in finalists[:NUM_PLACED] if candidate.feasible]
+        finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)
+        return [each for each in finished if each is not None]
+
+    def candidate_of(self, plan: Plan) -> list[Candidate]:
+        """Read a plan's grouping and assignment, and cost them; none if the rules forbid it."""
+        workflow = self.context.job.workflow
         grouping = tuple(tuple(sorted(workflow.index(name) for name in group.tasks)) for group in plan.groups)
-        counts = [[0] * len(topology.nodes) for _ in plan.groups]
-        for row, group in zip(counts, plan.groups, strict=True):
-            for device in group.devices:
-                row[topology.devices[device].node] += 1
-        assignment = as_assignment(counts)
-        candidate = Candidate(
-            grouping=grouping, assignment=assignment, cost=self.context.steps.cost(grouping, assignment, math.inf)
-        )
-        self.note(candidate)
-        return candidate
+        assignment = tuple(self.context.device_counts(group.devices) for group in plan.groups)
+        if not all(map(self.rules.admits, grouping, assignment)):
+            return []
+        cost = self.context.steps.cost(grouping, assignment, math.inf)
+        self.note(Candidate(grouping=grouping, assignment=assignment, cost=cost))
+        return [Candidate(grouping=grouping, assignment=assignment, cost=cost)]
+
+    def groupings(self) -> Iterator[Grouping]:
+        """Yield the groupings that the rules admit; with devices to spare where dollars matter."""
+        optimizer, num_devices = self.context.job.optimizer, self.context.topology.num_devices
+        spare = optimizer.minimises_dollars or optimizer.constraints.max_usd_per_step is not None
+        for grouping in groupings([task.kind for task in self.context.job.workflow.tasks]):
+            if self.rules.admits_grouping(grouping):
+                if len(grouping) <= num_devices:
+                    yield grouping
+                if spare and len(grouping) < num_devices:
+                    yield (*grouping, ())
 
     def start(self, known: list[Candidate]) -> list[Candidate]:
-        """Cost the starting assignments with the best fluid bounds; hopeless ones are left at their bound."""
-        context = self.context
-        starts = Starts(context, self.rng)
+        """Cost the starting assignments with the best fluid bounds; hopeless ones are left at their bound.
+
+        Between batches the best so far becomes the next batch's cutoff. Batches double, whatever the number of lanes.
+        """
+        starts = Starts(self.context, self.rng)
         screened: list[tuple[float, int, Grouping, Assignment]] = []
-        for grouping in groupings([task.kind for task in context.job.workflow.tasks]):
-            if len(grouping) > context.topology.num_devices:
-                continue
+        for grouping in self.groupings():
             self.num_groupings += 1
             drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
             drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
             repaired = [self.rules.repaired(grouping, each) for each in drawn]
             drawn = list(dict.fromkeys(each for each in repaired if each is not None))
-            ranked = sorted((context.steps.rank(grouping, start), number) for number, start in enumerate(drawn))
+            ranked = sorted((self.context.steps.rank(grouping, start), number) for number, start in enumerate(drawn))
             screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_KEPT])
+        chosen = sorted(screened)[: self.effort.starts]
         candidates: dict[Grouping, Candidate] = {candidate.grouping: candidate for candidate in known}
-        for _, _, grouping, start in sorted(screened)[: self.effort.starts]:
+        begin, size = 0, FIRST_BATCH
+        while begin < len(chosen) and not self.may_end():
             cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
-            candidate = Candidate(grouping=grouping, assignment=start, cost=context.steps.cost(grouping, start, cutoff))
-            self.spent += 1
-            if grouping not in candidates or candidate.cost < candidates[grouping].cost:
-                candidates[grouping] = candidate
-            self.note(candidate)
-            if self.stopped and self.best is not None and self.best.feasible:
-                break
+            batch = [
+                Start(grouping=grouping, assignment=start, cutoff=cutoff)
+                for _, _, grouping, start in chosen[begin : begin + size]
+            ]
+            for candidate in self.crew.map(cost_start, batch, [each.grouping for each in batch], self.may_end):
+                if candidate is None:
+                    continue
+                self.spent += 1
+                known_cost = candidates[candidate.grouping].cost if candidate.grouping in candidates else math.inf
+                if candidate.cost < known_cost:
+                    candidates[candidate.grouping] = candidate
+                self.note(candidate)
+            begin, size = begin + size, 2 * size
         self.report("groupings")
         return sorted(candidates.values(), key=_cost_of)
 
@@ -289,7 +329,7 @@ class _Search:
         """Anneal all, keep the better half, and give those twice the moves."""
         moves = self.effort.first_moves
         survivors = survivors[: self.effort.survivors]
-        while len(survivors) > self.effort.finalists and self.spent < budget and not self.stopped:
+        while len(survivors) > self.effort.finalists and self.spent < budget and not self.stopped():
             survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
             survivors = survivors[: max(self.effort.finalists, len(survivors) // 2)]
             moves *= 2
@@ -307,31 +347,28 @@ class _Search:
         self, survivors: list[Candidate], num_moves: int, block: int, start_temperature: float, end_temperature: float
     ) -> list[Candidate]:
         """One round over all survivors, sorted afterwards; a time limit leaves the rest as they are."""
-        improved = []
-        for candidate in survivors:
-            if self.stopped:
-                improved.append(candidate)
-                continue
-            exact = self.context.steps.cost(
-                candidate.grouping, candidate.assignment, math.inf
-            )  # it may be a bound so far
-            assignment, cost, counters = anneal(
-                self.context.steps,
-                candidate.grouping,
-                candidate.assignment,
-                exact,
-                self.context.tables.node_kind,
+        chains = [
+            Chain(
+                candidate=candidate,
                 seed=self.rng.getrandbits(60),
                 num_moves=num_moves,
                 block=block,
                 start_temperature=start_temperature,
                 end_temperature=end_temperature,
-                fixed=None if self.rules.free else self.rules.admits,
             )
+            for candidate in survivors
+        ]
+        annealed = self.crew.map(run_chain, chains, [each.grouping for each in survivors], self.stopped)
+        improved = []
+        for candidate, answer in zip(survivors, annealed, strict=True):
+            if answer is None:
+                improved.append(candidate)
+                continue
+            better, counters = answer
             self.spent += num_moves
             self.moves = [total + more for total, more in zip(self.moves, counters, strict=True)]
-            improved.append(Candidate(grouping=candidate.grouping, assignment=assignment, cost=cost))
-            self.note(improved[-1])
+            improved.append(better)
+            self.note(better)
         return sorted(improved, key=_cost_of)
 
     def note(self, candidate: Candidate) -> None:
@@ -345,21 +382,29 @@ class _Search:
             self.progress(stage, self.best.cost)
 
     def counts(self) -> dict[str, int]:
-        """Work by kind, cuts by reason."""
-        steps, finder = self.context.steps, self.context.finder
+        """Return what the search tried; the same whatever the lanes."""
         null, proposed, accepted = self.moves
         return {
             "groupings": self.num_groupings,
-            "assignments_costed": steps.num_costed,
-            "groups_combined": steps.num_combined,
-            "options_bounded": finder.num_candidates,
-            "options_costed": finder.num_costed,
             "moves": self.spent,
             "moves_null": null,
             "moves_proposed": proposed,
             "moves_accepted": accepted,
-            **{f"cut_{reason}": number for reason, number in sorted(finder.cuts.items())},
         }
+
+
+def crew_of(rules: NodeRules, threads: int, ray_address: str | None) -> AbstractContextManager[Crew]:
+    """Lanes as asked for."""
+    if ray_address is not None:
+        from hetrl.search.ray_crew import RayCrew  # Ray is an extra, and takes a second to import
+
+        return RayCrew(rules, ray_address, threads if threads > 1 else 0)
+    return Processes(threads, rules) if threads > 1 else Alone(rules)
+
+
+def never() -> bool:
+    """For work that is done even when the time is over."""
+    return False
 
 
 def _cost_of(candidate: Candidate) -> float:
@@ -369,19 +414,3 @@ def _cost_of(candidate: Candidate) -> float:
 def groups_of(plan: Plan) -> frozenset[frozenset[str]]:
     """Tasks that share devices."""
     return frozenset(frozenset(group.tasks) for group in plan.groups)
-
-
-def _objective(job: Job, estimate: Estimate) -> float:
-    if job.optimizer.objective == "usd_per_step" and estimate.usd_per_step is not None and estimate.feasible:
-        return estimate.usd_per_step
-    return estimate.step_seconds
-
-
-def _finish(context: SearchContext, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate in every way level 5 knows, and keep the best: shares costed or exact, slots swapped or not."""
-    seed = context.job.optimizer.seed
-    plans = [place(context, candidate, exact_shares=exact) for exact in (True, False)]
-    plans += [place(context, candidate, exact_shares=exact, swap_seed=seed) for exact in (True, False)]
-    distinct = [plan for number, plan in enumerate(plans) if plan not in plans[:number]]
-    evaluated = [(plan, evaluate(context.job, plan, context.costs)) for plan in distinct]
-    return min(evaluated, key=lambda pair: _objective(context.job, pair[1]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from hetrl.search.context import SearchContext
+from hetrl.spec.job import Constraints
+from hetrl.spec.load_constraints import PATH
 from hetrl.units import format_bytes
 from hetrl.workload.memory import train_state_bytes_per_parameter
 
@@ -42,6 +44,10 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
         message = f"no plan fits: {', '.join(stuck)} cannot be placed alone on all {job.topology.num_devices} devices"
     else:
         message = f"no plan fits: the tasks' states together exceed {format_bytes(usable)} of usable device memory"
+    limits = constraint_lines(job.optimizer.constraints)
+    if limits and not stuck:
+        message = "no plan fits within the constraints, or the search found none that does"
+        reasons.extend(limits)
     kind = max(job.topology.device_types, key=lambda device: device.memory_bytes)
     missing = max(0.0, least_total - usable)
     if missing > 0:
@@ -56,3 +62,13 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
     if job.optimizer.executable:
         reasons.append("would help: optimizer.executable: false, which admits plans this version cannot launch yet")
     return message, reasons
+
+
+def constraint_lines(constraints: Constraints) -> list[str]:
+    """Return the user's constraints in words, each with its path."""
+    lines = [f"{PATH}.pin: {task} only on {', '.join(nodes)}" for task, nodes in constraints.pin.items()]
+    lines += [f"{PATH}.forbid: {task} not on {', '.join(nodes)}" for task, nodes in constraints.forbid.items()]
+    lines += [f"{PATH}.keep_layout: {task}" for task in constraints.keep_layout]
+    if constraints.max_usd_per_step is not None:
+        lines.append(f"{PATH}.max_usd_per_step: at most {constraints.max_usd_per_step:g} $ per step")
+    return lines

@@ -7,6 +7,8 @@ becomes task plans.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hetrl.plan.plan import Replica, Residency, Stage, TaskPlan
 from hetrl.search.context import SearchContext
 from hetrl_kernels.options import Option
@@ -17,30 +19,38 @@ OPTIMIZER_STATES = ("device", "host_when_idle", "host")
 
 
 def task_plan(
-    context: SearchContext, option: Option, first_free: list[int], shares: list[int], nodes: list[int] | None = None
+    context: SearchContext,
+    option: Option,
+    of_nodes: Sequence[Sequence[int]],
+    shares: list[int],
+    nodes: list[int] | None = None,
+    kept: TaskPlan | None = None,
 ) -> TaskPlan:
     """Turn a kernel's option into a task plan.
 
     Parameters
     ----------
-    first_free
-        Per node the position of the first device that belongs to the task's group.
+    of_nodes
+        Per node the ids of the devices that belong to the task's group.
     shares
         Prompts of every replica.
     nodes
         Node of every slot, replica by replica, where level 5 has moved them.
+    kept
+        Plan of the task whose stages stay on their devices.
     """
-    topology = context.topology
-    taken = list(first_free)
+    taken = [0] * len(of_nodes)
     replicas = []
     moved = iter(nodes) if nodes is not None else None
-    for stages, share in zip(option.stages(), shares, strict=True):
+    for number, (stages, share) in enumerate(zip(option.stages(), shares, strict=True)):
         placed = []
         for canonical, layers in stages:
             node = canonical if moved is None else next(moved)
-            start = topology.first_device[node] + taken[node]
+            devices = tuple(of_nodes[node][taken[node] : taken[node] + option.degree])
             taken[node] += option.degree
-            placed.append(Stage(num_layers=layers, devices=tuple(range(start, start + option.degree))))
+            placed.append(Stage(num_layers=layers, devices=devices))
+        if kept is not None:
+            placed = list(kept.replicas[number].stages)
         replicas.append(Replica(stages=tuple(placed), num_prompts=share))
     return TaskPlan(
         task=context.job.workflow.tasks[option.task].name,

@@ -96,8 +96,13 @@ def written_plan(context: SearchContext, values: object) -> Plan:
             if choice is None:
                 report.problem(path, "these tasks do not fit on these devices in any way", ", ".join(members))
             else:
+                of_nodes = [
+                    range(first + start, first + start + count)
+                    for first, start, count in zip(context.topology.first_device, taken, counts, strict=True)
+                ]
                 tasks.extend(
-                    task_plan(context, option, taken, context.finder.exact_shares(option)) for option in choice.options
+                    task_plan(context, option, of_nodes, context.finder.exact_shares(option))
+                    for option in choice.options
                 )
         taken = [start + count for start, count in zip(taken, counts, strict=True)]
     if not groups and not report.problems:

@@ -53,10 +53,43 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What plans may not do: the ``optimizer.constraints`` section of the YAML.
+
+    Parameters
+    ----------
+    pin
+        Task -> ids of the only nodes its group may use.
+    forbid
+        Task -> ids of nodes its group must not use.
+    keep_layout
+        Tasks that keep the devices, tensor degree and stages they have in the plan that the search starts from.
+    max_usd_per_step
+        Highest price of one step; None for no limit.
+    """
+
+    pin: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    forbid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keep_layout: tuple[str, ...] = ()
+    max_usd_per_step: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is ruled out."""
+        return self == Constraints()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
     """How to search: the ``optimizer:`` section of the YAML.
 
-    `executable` restricts the search to what this version's runtime carries out (`hetrl.plan.capabilities`).
+    Parameters
+    ----------
+    objective
+        ``step_seconds`` or ``tokens_per_second``, ``usd_per_step`` or ``usd_per_million_tokens``. As a job fixes the
+        tokens of a step, the members of each pair order all plans alike. With staleness a step's time is the period.
+    executable
+        Restrict the search to what this version's runtime carries out (`hetrl.plan.capabilities`).
     """
 
     solver: str = "hybrid"
@@ -66,6 +99,12 @@ class OptimizerSettings:
     budget: int | None = None
     objective: str = "step_seconds"
     executable: bool = False
+    constraints: Constraints = Constraints()
+
+    @property
+    def minimises_dollars(self) -> bool:
+        """Whether the objective is a price."""
+        return self.objective in ("usd_per_step", "usd_per_million_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

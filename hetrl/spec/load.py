@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hetrl.spec.devices import DTYPES, DeviceType
 from hetrl.spec.job import Batch, Job, OptimizerSettings, Precision, RunSettings
+from hetrl.spec.load_constraints import constraint_problems, price_problems, read_constraints
 from hetrl.spec.load_devices import read_device_types
 from hetrl.spec.load_topology import read_topology
 from hetrl.spec.model import Model
@@ -27,7 +28,7 @@ WORKFLOW_KEYS = (
     "staleness", "allow_hub",
 )  # fmt: skip
 SOLVERS = ("hybrid", "ilp")
-OBJECTIVES = ("step_seconds", "usd_per_step")
+OBJECTIVES = ("step_seconds", "tokens_per_second", "usd_per_step", "usd_per_million_tokens")
 OPTIMIZERS = ("adamw", "sgd")
 GROUP_ALGORITHMS = ("GRPO", "RLOO")
 _PATH_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
@@ -88,6 +89,9 @@ def job_from_values(
     run = read_run(top.raw("run"), report) if top.has("run") else None
     if topology is not None and workflow is not None:
         check_dtypes(topology.device_types, precision, report)
+        names = [task.name for task in workflow.tasks]
+        report.problems.extend(constraint_problems(optimizer.constraints, names, [node.id for node in topology.nodes]))
+        report.problems.extend(price_problems(optimizer, topology))
     report.raise_if_any()
     assert topology is not None and workflow is not None
     return Job(
@@ -284,6 +288,7 @@ def read_optimizer(values: object, report: Report) -> OptimizerSettings:
         budget=section.count("budget", None, maximum=10**9) if section.has("budget") else None,
         objective=section.text("objective", default.objective, choices=OBJECTIVES),
         executable=section.flag("executable", default.executable),
+        constraints=read_constraints(section.raw("constraints"), section.at("constraints"), report),
     )
 
 

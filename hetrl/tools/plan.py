@@ -10,17 +10,23 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.files import write_json_atomically
 from hetrl.plan.capabilities import unsupported
-from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks
-from hetrl.search.hybrid import SearchResult, solve
+from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, read_plan
+from hetrl.plan.plan import Plan
+from hetrl.plan.rules import plan_problems
+from hetrl.search.hybrid import SearchResult
+from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
-from hetrl.spec.load import load_job
+from hetrl.spec.load import OBJECTIVES, SOLVERS, load_job
 from hetrl.spec.yaml_text import parse_yaml
 from hetrl.tools.cli import run_command
 from hetrl.tools.plan_notes import offload_notes
@@ -32,10 +38,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, type=Path, help="job file (YAML)")
     parser.add_argument("--out", type=Path, help="where to write plan.json; without it nothing is written")
     parser.add_argument("--models", type=Path, help="cost model written by hetrl fit or refit (default: built-in)")
-    parser.add_argument("--solver", choices=("hybrid", "ilp"), help="overrides optimizer.solver")
+    parser.add_argument("--solver", choices=SOLVERS, help="overrides optimizer.solver")
+    parser.add_argument("--objective", choices=OBJECTIVES, help="overrides optimizer.objective")
     parser.add_argument("--seed", type=int, help="overrides optimizer.seed")
     parser.add_argument("--budget", type=int, help="cost evaluations to spend; overrides optimizer.budget")
     parser.add_argument("--max-search-seconds", type=float, help="overrides optimizer.max_search_seconds")
+    parser.add_argument(
+        "--threads", type=_lanes, default=1, metavar="N", help="processes that search (0: one per core); same plan"
+    )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="search on a Ray cluster (no address: on this machine)",
+    )
+    parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="plan.json to start from; never worse than it")
+    parser.add_argument("--pin", action="append", default=[], metavar="TASK=NODE,...", help="only these nodes")
+    parser.add_argument("--forbid", action="append", default=[], metavar="TASK=NODE,...", help="not these nodes")
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="TASK", help="keep the task's devices and stages of --warm-start"
+    )
+    parser.add_argument("--max-usd-per-step", type=float, help="highest price of a step")
     parser.add_argument(
         "--set",
         action="append",
@@ -49,11 +73,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, report, write."""
+    clock = Clock()
     job = load_job(args.config, overrides=_overrides(args))
     model = read_cost_model(args.models)
     job = model.with_links(job)
     costs = UnitCosts(model, job.precision)
-    result = solve(job, costs, progress=None if args.quiet or args.json else _progress)
+    warm_start = read_warm_start(args.warm_start, job)
+    clock.lap("read")
+    result = solve(
+        job,
+        costs,
+        progress=None if args.quiet or args.json else _progress,
+        warm_start=warm_start,
+        threads=args.threads,
+        ray_address=args.ray,
+    )
+    clock.lap("search")
     document = document_of(job, result, costs, config_folder=_relative_folder(args.config, args.out))
     if args.json:
         print(json.dumps(document.to_json(), indent=1))
@@ -61,9 +96,50 @@ def run(args: argparse.Namespace) -> int:
         print(plan_text(job, result, document))
     if args.out is not None:
         document.write(args.out)
+        clock.lap("report")
+        written = [args.out]
+        if args.out.is_file():  # not /dev/stdout
+            written.append(args.out.with_name(f"{args.out.stem}.timings.json"))
+            write_json_atomically(written[-1], {**clock.to_json(), "threads": args.threads, "work": dict(result.work)})
         if not args.json:
-            print(f"\nwritten: {args.out}")
+            print(f"\nwritten: {', '.join(map(str, written))}")
     return EXIT_OK
+
+
+class Clock:
+    """Wall and CPU seconds of the stages of a command, for a file beside the plan: the plan holds no clock times."""
+
+    def __init__(self) -> None:
+        self.last = (time.perf_counter(), cpu_seconds())
+        self.stages: dict[str, dict[str, float]] = {}
+
+    def lap(self, stage: str) -> None:
+        """End a stage."""
+        now = (time.perf_counter(), cpu_seconds())
+        self.stages[stage] = {"wall_seconds": now[0] - self.last[0], "cpu_seconds": now[1] - self.last[1]}
+        self.last = now
+
+    def to_json(self) -> dict[str, object]:
+        """Return the stages and their sums."""
+        sums = {key: sum(stage[key] for stage in self.stages.values()) for key in ("wall_seconds", "cpu_seconds")}
+        return {**sums, "stages": self.stages}
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of those it started that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def read_warm_start(path: Path | None, job: Job) -> Plan | None:
+    """Return the plan of a file, checked against the job."""
+    if path is None:
+        return None
+    plan = read_plan(path).plan
+    problems = plan_problems(job, plan)
+    if problems:
+        raise SpecError(replace(problem, path=f"{path}: {problem.path}") for problem in problems)
+    return plan
 
 
 def read_cost_model(path: Path | None) -> CostModel:
@@ -101,16 +177,32 @@ def document_of(job: Job, result: SearchResult, costs: UnitCosts, *, config_fold
     )
 
 
-def _overrides(args: argparse.Namespace) -> dict[str, object]:
+def _lanes(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number or len(os.sched_getaffinity(0))
 
+
+def _overrides(args: argparse.Namespace) -> dict[str, object]:
     overrides: dict[str, object] = {}
     for text in args.set:
         path, equals, value = text.partition("=")
         if not equals or not path:
             raise SpecError(Problem(path="--set", message="not PATH=VALUE", found=text, valid="optimizer.seed=1"))
         overrides[path] = parse_yaml(value, "--set") if value else None
+    for flag in ("pin", "forbid"):
+        for text in getattr(args, flag):
+            task, equals, nodes = text.partition("=")
+            if not (task and nodes):
+                raise SpecError(Problem(path=f"--{flag}", message="not TASK=NODE,...", found=text))
+            overrides[f"optimizer.constraints.{flag}.{task}"] = nodes.split(",")
+    if args.keep:
+        overrides["optimizer.constraints.keep_layout"] = [name for text in args.keep for name in text.split(",")]
     given = {
         "solver": args.solver,
+        "objective": args.objective,
+        "constraints.max_usd_per_step": args.max_usd_per_step,
         "seed": args.seed,
         "budget": args.budget,
         "max_search_seconds": args.max_search_seconds,

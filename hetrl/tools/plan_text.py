@@ -184,7 +184,7 @@ def _bound_lines(result: SearchResult) -> list[str]:
 
 
 def _search_lines(result: SearchResult) -> list[str]:
-    counts = result.counts
+    counts = result.counts | dict(sorted(result.work.items()))
     cuts = sum(number for name, number in counts.items() if name.startswith("cut_"))
     kept = ", ".join(
         f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if not name.startswith("cut_")
@@ -194,4 +194,6 @@ def _search_lines(result: SearchResult) -> list[str]:
         lines.append(
             "search: stopped by the time limit; another run may find another plan (use --budget for equal results)"
         )
+    if result.interrupted:
+        lines.append("search: interrupted; this is the best plan found until then")
     return lines

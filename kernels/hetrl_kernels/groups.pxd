@@ -20,6 +20,7 @@ cdef class Steps:
     cdef readonly dict groups
     cdef dict costs, bounds, transfers, areas
     cdef bint dollars
+    cdef double most_dollars
     cdef double[:, ::1] fluid  # [A, Y] device-seconds of a task on devices of one type
     cdef double[::1] latency  # [A] seconds that no number of devices undercuts
     cdef double[::1] fixed  # [A] seconds on top of the fluid part

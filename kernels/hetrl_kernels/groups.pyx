@@ -185,15 +185,19 @@ cdef class Steps:
         Lower bounds, ``[A]``: seconds on top of the fluid part.
     dollars
         The objective is dollars per step instead of seconds.
+    most_dollars
+        Dearer steps count as infeasible, graded by their price.
     """
 
-    def __init__(self, Finder finder, double[:, ::1] fluid, double[::1] latency, double[::1] fixed, bint dollars):
+    def __init__(
+        self, Finder finder, double[:, ::1] fluid, double[::1] latency, double[::1] fixed, bint dollars, double most_dollars=INFINITY):
         self.fluid = fluid
         self.latency = latency
         self.fixed = fixed
         self.finder = finder
         self.t = finder.t
         self.dollars = dollars
+        self.most_dollars = most_dollars
         self.groups = {}
         self.costs = {}
         self.bounds = {}
@@ -239,12 +243,14 @@ cdef class Steps:
         return 0.0 if self.dollars else self.fluid_seconds(grouping, assignment)
 
     cpdef double rank(self, tuple grouping, tuple assignment):
-        """Figure by which starting assignments are put in order: fluid seconds, times the price of all devices for dollars."""
+        """Figure by which starting assignments are put in order: fluid seconds, times the price of the devices where dollars matter."""
         cdef double price = 0.0
         cdef int node
         cdef const int* counts
-        if self.dollars:
-            for key in assignment:
+        if self.dollars or self.most_dollars < INFINITY:
+            for tasks, key in zip(grouping, assignment):
+                if not tasks:
+                    continue  # devices that stay unused
                 counts = <const int*><char*>(<bytes>key)
                 for node in range(self.t.num_nodes):
                     if counts[node]:
@@ -334,7 +340,7 @@ cdef class Steps:
         return result
 
     cdef double exact(self, tuple grouping, tuple assignment):
-        cdef double lacking = 0.0, seconds
+        cdef double lacking = 0.0, seconds, dollars
         cdef list choices = []
         for tasks, counts in zip(grouping, assignment):
             choice = self.group(tasks, counts)
@@ -346,7 +352,12 @@ cdef class Steps:
         if not self.hosts_fit(choices):
             return 2e12
         seconds = self.step_seconds(choices)
-        return seconds * self.dollars_per_second(choices) if self.dollars else seconds
+        if not self.dollars and self.most_dollars == INFINITY:
+            return seconds
+        dollars = seconds * self.dollars_per_second(choices)
+        if dollars > self.most_dollars:
+            return 1e12 * dollars / self.most_dollars
+        return dollars if self.dollars else seconds
 
     cdef double shortage(self, tuple tasks, bytes counts):
         """1 plus needed over present memory: grades infeasible groups."""

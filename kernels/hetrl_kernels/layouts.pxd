@@ -30,3 +30,4 @@ cdef class Layout:
 
 
 cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tensors)
+cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list replicas)

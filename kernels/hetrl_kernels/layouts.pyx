@@ -181,8 +181,9 @@ cdef bint same_layers(Layout a, Layout b) noexcept:
     return a.num_slots == b.num_slots and memcmp(a.layers, b.layers, a.num_slots * sizeof(int)) == 0
 
 
-cdef Layout build(Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes):
-    """A layout with split layers and classes of equal replicas; None if no split fits."""
+cdef Layout build(
+    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=NULL):
+    """A layout with classes of equal replicas; its layers are split here unless given. None if no split fits."""
     cdef Layout layout = Layout.__new__(Layout)
     cdef int num_slots = first[num_replicas]
     cdef int i, j, c, stages, other, number, shared = -1
@@ -208,16 +209,19 @@ cdef Layout build(Tables t, Splitter splitter, Devices devices, int num_replicas
         if train:
             for j in range(stages):
                 mixed = mixed or t.node_type[nodes[first[i] + j]] != t.node_type[nodes[j]]
-    if train and mixed:
+    if train and mixed and layers == NULL:
         shared = splitter.split(layout.max_stages, nodes, first, num_replicas)
         if shared < 0:
             return None
     for i in range(num_replicas):
         stages = first[i + 1] - first[i]
-        number = shared if shared >= 0 else splitter.split(stages, nodes, first + i, 1)
-        if number < 0:
-            return None
-        memcpy(layout.layers + first[i], splitter.splits[number], stages * sizeof(int))
+        if layers != NULL:
+            memcpy(layout.layers + first[i], layers + first[i], stages * sizeof(int))
+        else:
+            number = shared if shared >= 0 else splitter.split(stages, nodes, first + i, 1)
+            if number < 0:
+                return None
+            memcpy(layout.layers + first[i], splitter.splits[number], stages * sizeof(int))
         for c in range(layout.num_classes):
             other = first[layout.representative[c]]
             same = first[layout.representative[c] + 1] - other == stages
@@ -240,6 +244,27 @@ cdef Layout build(Tables t, Splitter splitter, Devices devices, int num_replicas
             layout.num_classes += 1
         layout.class_of[i] = c
         layout.class_size[c] += 1
+    return layout
+
+
+cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list replicas):
+    """The layout with these stages, per replica a list of (node, layers); None if the devices do not have room for it."""
+    cdef int i, j, slots = sum([len(stages) for stages in replicas])
+    cdef int degree_index = [DEGREES[i] for i in range(5)].index(degree)
+    cdef int* first = <int*>malloc((len(replicas) + 1 + 2 * slots) * sizeof(int))
+    cdef int* nodes = first + len(replicas) + 1
+    cdef int* layers = nodes + slots
+    cdef Layout layout = None
+    needed = [0] * t.num_nodes
+    first[0] = 0
+    for i, stages in enumerate(replicas):
+        first[i + 1] = first[i] + len(stages)
+        for j, stage in enumerate(stages):
+            nodes[first[i] + j], layers[first[i] + j] = stage[0], stage[1]
+            needed[stage[0]] += degree
+    if not any([needed[i] > devices.counts[i] for i in range(t.num_nodes)]):
+        layout = build(t, new_splitter(t, task, degree_index, 0.0), devices, len(replicas), first, nodes, layers)
+    free(first)
     return layout
 
 

@@ -39,6 +39,7 @@ cdef class Finder:
     cdef readonly long long num_candidates, num_costed
     cdef int[:, ::1] allowed
     cdef dict known, shared
+    cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
 
     cdef Devices devices(self, bytes key)

@@ -20,6 +20,7 @@ class Option:
 
 class Finder:
     cuts: dict[str, int]
+    kept: dict[int, tuple[int, list[list[tuple[int, int]]]]]
     num_candidates: int
     num_costed: int
     def __init__(self, tables: Tables, allowed: NDArray[np.int32], max_options: int, engine_limit: int) -> None: ...

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from hetrl_kernels.tables cimport fmax, fmin
-from hetrl_kernels.layouts cimport Devices, Layout, layouts
+from hetrl_kernels.layouts cimport Devices, Layout, given_layout, layouts
 from hetrl_kernels.memory cimport (
     DROPPED, FSDP, HOST, HOST_WHEN_IDLE, NO_SHARDING, ON_DEVICE, ON_HOST, RESIDENT, SHARED, ZERO1, Rank, State, gathered_bytes,
     generate_rank, kv_bytes, score_rank, train_activations, train_rank, train_state,
@@ -161,6 +161,7 @@ cdef class Finder:
         self.engine_limit = engine_limit
         self.known = {}
         self.shared = {}
+        self.kept = {}
         self.cuts = {}
 
     cdef Devices devices(self, bytes key):
@@ -186,6 +187,10 @@ cdef class Finder:
 
     cdef list layouts_of(self, int task, Devices devices):
         cdef int kind = self.t.task_kind[task]
+        if task in self.kept:
+            degree, replicas = self.kept[task]
+            layout = given_layout(self.t, task, devices, degree, replicas)
+            return [] if layout is None else [layout]
         return layouts(self.t, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
 
     # --- shares ------------------------------------------------------------------------------------------------
@@ -629,6 +634,8 @@ cdef class Finder:
     cdef tuple shared_options(self, int task, Option trainer):
         """Scoring with the weights of the role's train task: the same stages on the same devices."""
         if trainer.sharding == FSDP or trainer.weights != RESIDENT:
+            return ()
+        if task in self.kept and self.kept[task] != self.kept.get(trainer.task):
             return ()
         key = (task, id(trainer.layout))
         if key not in self.shared:

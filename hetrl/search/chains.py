@@ -1,0 +1,90 @@
+"""Units of the search's work that run in any lane: cost a start, anneal a chain, finish a candidate.
+
+Each is a function of a lane's rules (constraints, and through them the job lowered to arrays) and of one small item,
+and of nothing else: whichever lane runs it, the answer has the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hetrl.cost.estimate import Estimate
+from hetrl.cost.evaluate import evaluate
+from hetrl.plan.plan import Plan
+from hetrl.search.constraints import NodeRules
+from hetrl.search.context import Assignment, Candidate, Grouping
+from hetrl.search.level5_placement import place
+from hetrl.spec.job import Job
+from hetrl_kernels.anneal import anneal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A starting assignment; its cost is worked out only where its lower bound is below the cutoff."""
+
+    grouping: Grouping
+    assignment: Assignment
+    cutoff: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One annealing run from a candidate; temperatures are relative to the current cost."""
+
+    candidate: Candidate
+    seed: int
+    num_moves: int
+    block: int
+    start_temperature: float
+    end_temperature: float
+
+
+def cost_start(rules: NodeRules, start: Start) -> Candidate:
+    """Cost a start, or leave it at its bound."""
+    cost = rules.context.steps.cost(start.grouping, start.assignment, start.cutoff)
+    return Candidate(grouping=start.grouping, assignment=start.assignment, cost=cost)
+
+
+def cost_exactly(rules: NodeRules, candidate: Candidate) -> Candidate:
+    """Replace a cost that may be only a bound."""
+    return replace(candidate, cost=rules.context.steps.cost(candidate.grouping, candidate.assignment, math.inf))
+
+
+def run_chain(rules: NodeRules, chain: Chain) -> tuple[Candidate, tuple[int, int, int]]:
+    """Anneal; the best candidate seen, and its numbers of null, proposed and accepted moves."""
+    context = rules.context
+    start = cost_exactly(rules, chain.candidate)
+    assignment, cost, counters = anneal(
+        context.steps,
+        start.grouping,
+        start.assignment,
+        start.cost,
+        context.tables.node_kind,
+        seed=chain.seed,
+        num_moves=chain.num_moves,
+        block=chain.block,
+        start_temperature=chain.start_temperature,
+        end_temperature=chain.end_temperature,
+        fixed=None if rules.free else rules.admits,
+    )
+    return Candidate(grouping=start.grouping, assignment=assignment, cost=cost), counters
+
+
+def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
+    """Place a candidate in every way level 5 knows, and keep the best: shares costed or exact, slots swapped or not."""
+    context = rules.context
+    job = context.job
+    seed = job.optimizer.seed
+    plans = [place(rules, candidate, exact_shares=exact) for exact in (True, False)]
+    plans += [place(rules, candidate, exact_shares=exact, swap_seed=seed) for exact in (True, False)]
+    distinct = [plan for number, plan in enumerate(plans) if plan not in plans[:number]]
+    evaluated = [(plan, evaluate(job, plan, context.costs)) for plan in distinct]
+    return min(evaluated, key=lambda pair: objective_of(job, pair[1]))
+
+
+def objective_of(job: Job, estimate: Estimate) -> float:
+    """Return what the job minimises: dollars or seconds of a step (or period); infinite for an infeasible plan."""
+    if not job.optimizer.minimises_dollars:
+        return estimate.step_seconds
+    return estimate.usd_per_step if estimate.usd_per_step is not None else math.inf

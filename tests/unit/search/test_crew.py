@@ -1,0 +1,119 @@
+"""Lanes: results in order, the same bits wherever they are worked out, and no lane left behind."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.chains import Start, cost_start
+from hetrl.search.constraints import NodeRules
+from hetrl.search.context import SearchContext
+from hetrl.search.crew import Alone, Crew, Processes
+from hetrl.search.hybrid import SearchResult, never, solve
+from hetrl.spec.presets import benchmark_instance
+from hetrl.tools.main import main
+
+
+def rules_of(name: str = "guideC/Llama-3-8B/PPO") -> NodeRules:
+    job = benchmark_instance(name)
+    return NodeRules(SearchContext(job, UnitCosts(CostModel.builtin(), job.precision)))
+
+
+def starts_of(rules: NodeRules) -> list[Start]:
+    context = rules.context
+    tasks = tuple(range(len(context.job.workflow.tasks)))
+    counts = itertools.product(range(0, 9, 4), repeat=2)
+    return [Start(grouping=(tasks,), assignment=(context.counts(each),), cutoff=1e30) for each in counts if any(each)]
+
+
+def costs(crew: Crew, starts: list[Start]) -> list[float]:
+    with crew:
+        found = crew.map(cost_start, starts, list(range(len(starts))), never)
+    return [each.cost for each in found if each is not None]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_lanes_give_the_same_costs_in_the_same_order(start_method: str) -> None:
+    starts = starts_of(rules_of())
+    alone = costs(Alone(rules_of()), starts)
+    assert len(alone) == len(starts) == 8
+    crew = Processes(2, rules_of(), start_method)
+    assert costs(crew, starts) == alone
+    assert crew.work["assignments_costed"] == len(starts)
+    assert multiprocessing.active_children() == []
+
+
+def fail_on_odd(rules: NodeRules, item: int) -> int:
+    if item % 2:
+        raise ValueError(f"item {item}")
+    return item
+
+
+def interrupt_parent(rules: NodeRules, item: int) -> int:
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+    return item
+
+
+def test_what_goes_wrong_in_a_lane_is_raised_here() -> None:
+    with Processes(2, rules_of()) as crew, pytest.raises(ValueError, match="item 1"):
+        crew.map(fail_on_odd, [0, 1, 2], [0, 1, 2], never)
+    assert multiprocessing.active_children() == []
+
+
+def test_ctrl_c_leaves_no_lane_behind() -> None:
+    with pytest.raises(KeyboardInterrupt), Processes(1, rules_of()) as crew:
+        crew.map(interrupt_parent, [0], [0], never)
+    assert multiprocessing.active_children() == []
+
+
+def test_nothing_begins_once_the_time_is_over() -> None:
+    with Processes(2, rules_of()) as crew:
+        assert crew.map(fail_on_odd, [0, 2], [0, 2], lambda: True) == [None, None]
+
+
+def search(threads: int, **optimizer: object) -> SearchResult:
+    overrides = {f"optimizer.{key}": value for key, value in optimizer.items()}
+    job = benchmark_instance("guideC/Llama-3-8B/PPO", overrides)
+    return solve(job, UnitCosts(CostModel.builtin(), job.precision), threads=threads)
+
+
+def test_an_interrupted_search_in_lanes_returns_its_best_plan() -> None:
+    def interrupt(stage: str, best: float) -> None:
+        raise KeyboardInterrupt
+
+    job = benchmark_instance("guideC/Llama-3-8B/PPO", {"optimizer.budget": 300})
+    result = solve(job, UnitCosts(CostModel.builtin(), job.precision), threads=2, progress=interrupt)
+    assert result.interrupted
+    assert result.estimate.feasible
+    assert multiprocessing.active_children() == []
+
+
+def test_a_time_limit_of_nothing_still_gives_a_plan_in_lanes() -> None:
+    result = search(2, max_search_seconds=0.01)
+    assert result.stopped_by_time
+    assert result.estimate.feasible
+
+
+def test_same_seed_and_budget_give_the_same_plan_whatever_the_lanes() -> None:
+    results = [search(threads, seed=7, budget=600) for threads in (1, 1, 2, 3)]
+    assert all(each.plan == results[0].plan for each in results)
+    assert all(each.counts == results[0].counts for each in results)
+
+
+def test_plan_json_has_the_same_bytes_whatever_the_lanes_and_however_often(repository: Path, tmp_path: Path) -> None:
+    config = str(repository / "configs" / "rlhf_70b.yaml")
+    written = set()
+    for number, threads in enumerate((1, 1, 2, 2)):
+        out = tmp_path / f"plan{number}.json"
+        arguments = ["--config", config, "--out", str(out), "--budget", "300", "--seed", "3", "--quiet"]
+        assert main(["plan", *arguments, "--threads", str(threads)]) == 0
+        written.add(out.read_bytes())
+    assert len(written) == 1
