@@ -29,6 +29,10 @@ cdef class Steps:
 
     cdef Devices area(self, bytes key)
     cpdef group(self, tuple tasks, bytes counts)
+    cpdef Choice choice(self, tuple options, bytes counts)
+    cpdef double placed(self, list choices)
+    cpdef double price(self, list choices)
+    cpdef double weight_sync(self, Option source, Option target)
     cpdef tuple alone(self, int task, bytes counts)
     cpdef double screen(self, tuple grouping, tuple assignment)
     cpdef double rank(self, tuple grouping, tuple assignment)

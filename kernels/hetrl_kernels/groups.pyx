@@ -233,6 +233,29 @@ cdef class Steps:
             self.finder.cuts["GROUP_MEMORY"] = self.finder.cuts.get("GROUP_MEMORY", 0) + 1
         return choice
 
+    cpdef Choice choice(self, tuple options, bytes counts):
+        """Given options of a group's tasks on its devices."""
+        cdef Choice choice = Choice.__new__(Choice)
+        cdef double seconds = 0.0
+        for option in options:
+            seconds += (<Option>option).seconds
+        choice.options, choice.seconds, choice.devices = options, seconds, self.area(counts)
+        return choice
+
+    cpdef double placed(self, list choices):
+        """Seconds of a step of these choices, inf where a host lacks memory."""
+        self.transfers.clear()  # kept by identity, and these options do not last
+        return self.step_seconds(choices) if self.hosts_fit(choices) else INFINITY
+
+    cpdef double price(self, list choices):
+        """Dollars per second of the devices that these choices use."""
+        return self.dollars_per_second(choices)
+
+    cpdef double weight_sync(self, Option source, Option target):
+        """Seconds of a weight sync between two options."""
+        self.transfers.clear()
+        return self.sync_seconds(source, target)
+
     cpdef tuple alone(self, int task, bytes counts):
         """Options of one task with the devices to itself, fastest first."""
         cdef Devices devices = self.area(counts)

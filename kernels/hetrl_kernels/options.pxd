@@ -2,6 +2,7 @@
 
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.tables cimport Tables
+from hetrl_kernels.timing cimport TrainTime
 
 
 cdef struct Candidate:
@@ -33,6 +34,9 @@ cdef class Option:
     cdef double* host
 
 
+cdef Option new_option(Tables t, Layout layout, int task, int micro_batch)
+
+
 cdef class Finder:
     cdef readonly Tables t
     cdef readonly dict cuts
@@ -41,7 +45,9 @@ cdef class Finder:
     cdef dict known, shared
     cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
+    cdef double cutoff  # negative, or seconds above which options are cut, and none for any other reason
 
+    cdef double slow_limit(self, double fastest) noexcept nogil
     cdef Devices devices(self, bytes key)
     cdef cut(self, str reason, long long number=*)
     cdef list layouts_of(self, int task, Devices devices)
@@ -57,7 +63,11 @@ cdef class Finder:
     cdef double train_candidates(
         self, int task, Layout layout, int number_of_layout, Candidate** candidates, int* number, int* room, double fastest) except? -1.0
     cdef double pipelines_bound(self, int task, Layout layout, int mb, bint recompute, int* m_least) noexcept
+    cdef Option train_variant(self, int task, Layout layout, const Candidate* candidate)
     cdef Option train_option(self, int task, Layout layout, const Candidate* candidate)
+    cdef TrainTime train_time(self, Option option, int c, int prompts) noexcept
+    cdef void train_cost(self, Option option, double moved)
+    cdef double train_memory(self, Option option)
     cdef tuple score_residencies(self, Devices devices)
     cdef tuple score_options(self, int task, list found, tuple residencies)
     cdef Option score_option(

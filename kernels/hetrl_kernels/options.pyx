@@ -163,6 +163,11 @@ cdef class Finder:
         self.shared = {}
         self.kept = {}
         self.cuts = {}
+        self.cutoff = -1.0
+
+    cdef double slow_limit(self, double fastest) noexcept nogil:
+        """Seconds above which an option is cut, given the fastest so far; the exact solver's limit is absolute."""
+        return SLOW_RATIO * fastest if self.cutoff < 0 else self.cutoff
 
     cdef Devices devices(self, bytes key):
         return Devices(self.t, np.frombuffer(key, dtype=np.int32))
@@ -442,7 +447,7 @@ cdef class Finder:
                 self.cut("DEVICE_MEMORY")
                 return fastest
             first += layers[j]
-        if self.pipelines_bound(task, layout, 0, False, &m_least) > 2 * SLOW_RATIO * fastest:
+        if self.cutoff < 0 and self.pipelines_bound(task, layout, 0, False, &m_least) > 2 * SLOW_RATIO * fastest:
             self.cut("SLOW_LAYOUT")
             return fastest
         stage_rings(t, layout, rings)
@@ -494,7 +499,7 @@ cdef class Finder:
                     fits = 1
                     if pipelines < 0:
                         pipelines = self.pipelines_bound(task, layout, mb, recompute, &m_least)
-                    if pipelines > SLOW_RATIO * fastest:
+                    if pipelines > self.slow_limit(fastest):
                         cut_slow += 5
                         break
                     active[1] = active[2] = active[0]
@@ -526,7 +531,7 @@ cdef class Finder:
                         new.active, new.idle, new.host = active[residency], idle[residency], host[residency]
                         new.layout, new.micro_batch, new.recompute = number_of_layout, mb, recompute
                         new.sharding, new.residency = sharding, residency
-                        if new.bound <= SLOW_RATIO * fastest and not beaten(candidates[0], number[0], new):
+                        if new.bound <= self.slow_limit(fastest) and (self.cutoff >= 0 or not beaten(candidates[0], number[0], new)):
                             fastest = fmin(fastest, new.bound)
                             number[0] += 1
                         if idle[residency] < WORTH_FRACTION:
@@ -556,73 +561,93 @@ cdef class Finder:
             bound = fmax(bound, time.old_log_probs + t.num_updates * time.pipeline)
         return bound
 
-    cdef Option train_option(self, int task, Layout layout, const Candidate* candidate):
-        """Cost a candidate exactly."""
-        cdef Tables t = self.t
-        cdef Option option = new_option(t, layout, task, TRAIN_MICRO_BATCHES[candidate.micro_batch])
-        cdef int* base = <int*>malloc(2 * layout.num_classes * sizeof(int))
-        cdef int* extra = base + layout.num_classes
-        cdef double* host = <double*>malloc(layout.num_slots * sizeof(double))
-        cdef int stages = layout.max_stages, model = t.task_model[task]
-        cdef int c, j, slot, first, node, more, m_most = 0, replicas = layout.num_replicas
-        cdef double slowest = 0.0, first_update = 0.0, moved = 0.0, optimizer, update
-        cdef State[MAX_STAGES] states
-        cdef StageRing[MAX_STAGES] rings
-        cdef Replica replica
-        cdef TrainTime time
-        cdef Rank rank
-        cdef bint spans = layout.num_slots * layout.degree > 1
+    cdef Option train_variant(self, int task, Layout layout, const Candidate* candidate):
+        """The option that a candidate stands for, neither costed nor with its memory."""
+        cdef Option option = new_option(self.t, layout, task, TRAIN_MICRO_BATCHES[candidate.micro_batch])
         option.recompute = candidate.recompute
         option.shape = candidate.micro_batch
         option.sharding = candidate.sharding
         option.weights = WEIGHTS_CHOICES[candidate.residency]
         option.optimizer = OPTIMIZER_CHOICES[candidate.residency]
+        return option
+
+    cdef Option train_option(self, int task, Layout layout, const Candidate* candidate):
+        """Cost a candidate exactly."""
+        cdef Option option = self.train_variant(task, layout, candidate)
+        cdef double moved = self.train_memory(option)
+        self.train_cost(option, moved)
+        return option
+
+    cdef TrainTime train_time(self, Option option, int c, int prompts) noexcept:
+        cdef Layout layout = option.layout
+        cdef Replica replica = layout.replica(layout.representative[c])
+        return train_replica(
+            self.t, option.task, layout.degree_index, layout.degree, option.shape, option.micro_batch, option.recompute, &replica,
+            prompts, False,
+        )
+
+    cdef void train_cost(self, Option option, double moved):
+        """Shares and seconds."""
+        cdef Tables t = self.t
+        cdef Layout layout = option.layout
+        cdef int* base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        cdef int* extra = base + layout.num_classes
+        cdef int stages = layout.max_stages
+        cdef int c, j, first, more, m_most = 0, replicas = layout.num_replicas
+        cdef double slowest = 0.0, first_update = 0.0, optimizer, update
+        cdef State[MAX_STAGES] states
+        cdef StageRing[MAX_STAGES] rings
+        cdef TrainTime time
         self.num_costed += 1
-        self.shares(task, layout, candidate.micro_batch, option.micro_batch, option.recompute, NULL, base, extra)
+        self.shares(option.task, layout, option.shape, option.micro_batch, option.recompute, NULL, base, extra)
         for c in range(layout.num_classes):
-            replica = layout.replica(layout.representative[c])
             for more in range(2):
                 if (more and extra[c] == 0) or (not more and extra[c] == layout.class_size[c]):
                     continue
-                time = train_replica(
-                    t, task, layout.degree_index, layout.degree, candidate.micro_batch, option.micro_batch, option.recompute, &replica,
-                    base[c] + more, False,
-                )
+                time = self.train_time(option, c, base[c] + more)
                 slowest = fmax(slowest, time.pipeline)
                 first_update = fmax(first_update, time.old_log_probs + time.pipeline)
                 m_most = max(m_most, time.num_micro_batches)
         first = 0
         for j in range(stages):
-            states[j] = train_state(t, model, layout.degree, first, layout.layers[j], replicas, option.sharding)
+            states[j] = train_state(t, t.task_model[option.task], layout.degree, first, layout.layers[j], replicas, option.sharding)
             first += layout.layers[j]
         stage_rings(t, layout, rings)
         optimizer = optimizer_seconds(t, layout, states, option.optimizer == HOST)
         update = update_seconds(t, rings, stages, replicas, option.sharding, states, m_most)
-        first = 0
+        self.spread(option, base, extra)
+        free(base)
+        option.seconds = (
+            first_update + (t.num_updates - 1) * slowest + t.num_updates * optimizer + t.num_updates * update + moved
+        )
+
+    cdef double train_memory(self, Option option):
+        """Bytes of every cell; returns the seconds of moving states around the task's interval."""
+        cdef Tables t = self.t
+        cdef Layout layout = option.layout
+        cdef double* host = <double*>malloc(layout.num_slots * sizeof(double))
+        cdef int stages = layout.max_stages, model = t.task_model[option.task], j, slot, node, first = 0
+        cdef double moved = 0.0, activations, gathered
+        cdef bint spans = layout.num_slots * layout.degree > 1
+        cdef State state
+        cdef Rank rank
         for j in range(stages):
+            state = train_state(t, model, layout.degree, first, layout.layers[j], layout.num_replicas, option.sharding)
+            activations = train_activations(
+                t, option.task, layout.degree_index, first, layout.layers[j], stages - j, t.num_prompts, option.micro_batch,
+                option.recompute,
+            )
+            gathered = gathered_bytes(t, model, layout.degree, first, layout.layers[j]) if option.sharding == FSDP else 0.0
             for slot in range(j, layout.num_slots, stages):
                 node = layout.node[slot]
-                rank = train_rank(
-                    t, t.node_type[node], &states[j],
-                    train_activations(
-                        t, task, layout.degree_index, first, layout.layers[j], stages - j, t.num_prompts, option.micro_batch,
-                        option.recompute,
-                    ),
-                    gathered_bytes(t, model, layout.degree, first, layout.layers[j]) if option.sharding == FSDP else 0.0,
-                    option.weights, option.optimizer, spans,
-                )
+                rank = train_rank(t, t.node_type[node], &state, activations, gathered, option.weights, option.optimizer, spans)
                 add_rank(option, layout.devices.cell[node], &rank)
                 host[slot] = rank.host
                 moved = fmax(moved, rank.moved / t.node_host_link[node])
             first += layout.layers[j]
         self.add_host(option, host)
-        self.spread(option, base, extra)
-        option.seconds = (
-            first_update + (t.num_updates - 1) * slowest + t.num_updates * optimizer + t.num_updates * update + moved
-        )
-        free(base)
         free(host)
-        return option
+        return moved
 
     # --- scoring -----------------------------------------------------------------------------------------------
 
@@ -665,8 +690,8 @@ cdef class Finder:
         cdef Option option
         cdef int weights
         for bound, l, s in bounds:
-            if bound > SLOW_RATIO * fastest or len(front) >= 2 * self.max_options:
-                self.cut("SLOW_LAYOUT" if bound > SLOW_RATIO * fastest else "FRONT_OVERFLOW")
+            if bound > self.slow_limit(fastest) or len(front) >= 2 * self.max_options:
+                self.cut("SLOW_LAYOUT" if bound > self.slow_limit(fastest) else "FRONT_OVERFLOW")
                 continue
             for weights in residencies:
                 option = self.score_option(task, found[l], SCORE_SHAPES[s], weights, marks, bound, &active, &idle, &host)

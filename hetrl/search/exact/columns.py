@@ -1,0 +1,128 @@
+"""Bounds of tasks on device vectors, and the columns of groups, worked out where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetrl.search.exact.problem import Column, ExactProblem
+from hetrl.search.exact.space import Vector
+from hetrl_kernels.exact_groups import GroupColumns
+from hetrl_kernels.options import Option
+
+Floats = NDArray[np.float64]
+MAX_COLUMNS = 20_000
+"""Columns of one group on one vector; more are an overflow, which is counted and ends the proof."""
+
+
+class TaskBounds:
+    """Lower bounds ``[A, V]`` of all tasks on all vectors: the fluid bound, or the fastest option once asked for."""
+
+    def __init__(self, problem: ExactProblem) -> None:
+        self.problem = problem
+        space = problem.space
+        fluid = problem.context.fluid
+        types = np.array([problem.tables.node_type[each.nodes[0]] for each in space.classes])
+        rates = 1.0 / fluid.device_seconds[:, types]  # [A, classes]
+        with np.errstate(divide="ignore"):
+            alone = 1.0 / (space.vectors @ rates.T).T
+        self.seconds: Floats = np.maximum(fluid.latency[:, None], alone + fluid.fixed[:, None])
+        self.exact = np.zeros(self.seconds.shape, dtype=np.bool_)
+        self.shared: dict[int, Floats] = {}
+        for scorer in problem.relaxed.trainers:
+            self.shared[scorer] = self.seconds[scorer].copy()
+        self.num_worked_out = 0
+
+    def refine(self, tasks: Iterable[int], vectors: NDArray[np.int64]) -> None:
+        """Replace bounds by the fastest options."""
+        finder, space = self.problem.finder, self.problem.space
+        wanted = list(tasks)
+        for index in vectors:
+            todo = [task for task in wanted if not self.exact[task, index]]
+            if not todo:
+                continue
+            key = space.key(space.vectors[index])
+            for task in todo:
+                best = finder.fastest(task, key)
+                self.seconds[task, index] = max(self.seconds[task, index], best)
+                if task in self.shared:
+                    together = finder.fastest_shared(task, self.problem.relaxed.trainers[task], key)
+                    self.shared[task][index] = max(self.shared[task][index], min(best, together))
+                self.exact[task, index] = True
+                self.num_worked_out += 1
+
+    def rows(self, tasks: Sequence[int], vectors: NDArray[np.int64]) -> Floats:
+        """Rows of a group of tasks on vectors, from the bounds; syncs count nothing."""
+        relaxed = self.problem.relaxed
+        seconds = {}
+        for task in tasks:
+            sharing = task in self.shared and relaxed.trainers[task] in tasks
+            seconds[task] = (self.shared[task] if sharing else self.seconds[task])[vectors]
+        none = {
+            target: np.zeros(len(vectors))
+            for targets in relaxed.targets.values()
+            for target in targets
+            if target in tasks
+        }
+        return relaxed.rows(tasks, seconds, none, len(vectors))
+
+
+class ColumnMaker:
+    """Columns of groups on one vector; fronts of tasks are worked out once for all groups of the vector."""
+
+    def __init__(self, problem: ExactProblem) -> None:
+        self.problem = problem
+        self.num_columns = 0
+        self.num_fronts = 0
+        self.num_options = 0
+        self.num_overflows = 0
+
+    def make(
+        self,
+        vector: Vector,
+        groups: Mapping[tuple[int, ...], Floats],
+        task_cutoffs: Mapping[tuple[int, ...], Mapping[int, float]],
+    ) -> dict[tuple[int, ...], list[Column]]:
+        """Columns of groups of tasks on a vector.
+
+        Parameters
+        ----------
+        groups
+            Group -> seconds per phase that its tasks may take together.
+        task_cutoffs
+            Group -> seconds that each of its tasks may take.
+        """
+        problem = self.problem
+        key = problem.space.key(vector)
+        trainers = problem.relaxed.trainers
+        widest: dict[int, float] = {}
+        pair_widest: dict[tuple[int, int], tuple[float, float]] = {}
+        for cutoffs in task_cutoffs.values():
+            for task, cutoff in cutoffs.items():
+                widest[task] = max(widest.get(task, 0.0), cutoff)
+                if task in trainers and trainers[task] in cutoffs:
+                    pair = (trainers[task], task)
+                    before = pair_widest.get(pair, (0.0, 0.0))
+                    pair_widest[pair] = (max(before[0], cutoffs[trainers[task]]), max(before[1], cutoff))
+        fronts: dict[int, list[Option]] = {}
+        for task, cutoff in widest.items():
+            fronts[task] = problem.finder.front(task, key, cutoff)
+            self.num_fronts += 1
+            self.num_options += len(fronts[task])
+        pairs = {pair: problem.finder.shared_pairs(*pair, key, *cutoffs) for pair, cutoffs in pair_widest.items()}
+        result: dict[tuple[int, ...], list[Column]] = {}
+        for tasks, limits in groups.items():
+            mine = {pair: each for pair, each in pairs.items() if pair[0] in tasks and pair[1] in tasks}
+            if not all(fronts[task] or any(task in pair and each for pair, each in mine.items()) for task in tasks):
+                result[tasks] = []
+                continue
+            search = GroupColumns(
+                problem.finder, tasks, key, fronts, mine, problem.relaxed.phase_of, limits, MAX_COLUMNS
+            )
+            found = search.run()
+            self.num_overflows += search.overflow
+            self.num_columns += len(found)
+            result[tasks] = [problem.column(tasks, vector, options) for options in found]
+        return result

@@ -1,0 +1,133 @@
+"""A job as the exact solver sees it: its space, its relaxation, and the kernels that cost options without cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetrl.cost.tables import TASK_KINDS
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.context import ENGINE_CONCURRENCY, SearchContext
+from hetrl.search.exact.relaxation import Relaxation, relaxation
+from hetrl.search.exact.space import Space, Vector, declared_space
+from hetrl.search.level2_parallelism import allowed_features
+from hetrl.spec.job import Job
+from hetrl_kernels.fronts import ExactFinder
+from hetrl_kernels.groups import Steps
+from hetrl_kernels.options import Option
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A group: its tasks, its vector, and one option per task.
+
+    Parameters
+    ----------
+    rows
+        Coefficients in the relaxed step.
+    syncs
+        Per target its sync, or the lower bound of it where its train task is elsewhere.
+    """
+
+    tasks: tuple[int, ...]
+    vector: Vector
+    options: tuple[Option, ...]
+    syncs: dict[int, float]
+    rows: Floats
+    usd_per_second: float
+
+
+class ExactProblem:
+    """Space, relaxation and kernels of one job.
+
+    Parameters
+    ----------
+    context
+        The job as the hybrid search lowered it; one is made if none is given.
+    """
+
+    def __init__(self, job: Job, costs: UnitCosts, context: SearchContext | None = None) -> None:
+        self.job = job
+        self.costs = costs
+        self.context = context or SearchContext(job, costs)
+        self.tables = self.context.tables
+        self.space: Space = declared_space(job, self.tables)
+        self.relaxed: Relaxation = relaxation(self.space)
+        self.dollars = job.optimizer.objective == "usd_per_step"
+        slack, far = self._slacks()
+        self.finder = ExactFinder(self.context.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
+        fluid = self.context.fluid
+        self.steps = Steps(self.finder, fluid.device_seconds, fluid.latency, fluid.fixed, self.dollars)
+
+    def _slacks(self) -> tuple[Floats, Floats]:
+        """Per task the seconds by which its data transfers, and with them its syncs, may differ between options."""
+        tables = self.tables
+        num_tasks = len(tables.task_kind)
+        latency, bandwidth = float(tables.link_latency.max()), float(tables.link_bandwidth.min())
+        slack = np.zeros(num_tasks)
+        for target, source in zip(*np.nonzero(tables.task_needs), strict=True):
+            seconds = latency + float(tables.transfer_bytes[target, source]) / bandwidth
+            slack[[target, source]] += seconds
+        far = slack.copy()
+        for trainer in np.flatnonzero(tables.task_kind == TASK_KINDS.index("train")):
+            for target in np.flatnonzero(tables.task_role == tables.task_role[trainer]):
+                if tables.task_kind[target] == TASK_KINDS.index("train"):
+                    continue
+                whole = float(tables.transfer_weights[target])
+                seconds = (
+                    2 * latency + 2 * whole / bandwidth + len(tables.node_type) * whole / float(tables.node_nic.min())
+                )
+                seconds = seconds * float(tables.calibration[:, 5, 0].max()) + float(tables.calibration[:, 5, 1].max())
+                far[[trainer, target]] += seconds
+        if self.dollars:  # other devices cost other dollars
+            far[:] = np.inf
+        return slack, far
+
+    def column(self, tasks: tuple[int, ...], vector: Vector, options: Iterable[Option]) -> Column:
+        """Put options, in any order, into a column."""
+        by_task = {option.task: option for option in options}
+        chosen = tuple(by_task[task] for task in tasks)
+        syncs = {}
+        for trainer, targets in self.relaxed.targets.items():
+            for target in targets:
+                if target not in by_task or by_task[target].weights == SHARED:
+                    continue
+                if trainer in by_task:
+                    syncs[target] = self.steps.weight_sync(by_task[trainer], by_task[target])
+                else:
+                    syncs[target] = self.finder.sync_floor(by_task[target])
+        rows = self.relaxed.rows(
+            tasks,
+            {task: np.array([by_task[task].seconds]) for task in tasks},
+            {
+                target: np.array([syncs.get(target, 0.0)])
+                for targets in self.relaxed.targets.values()
+                for target in targets
+            },
+            1,
+        )[0]
+        price = self.steps.price([self.steps.choice(chosen, self.space.key(vector))]) if self.dollars else 0.0
+        return Column(tasks=tasks, vector=vector, options=chosen, syncs=syncs, rows=rows, usd_per_second=price)
+
+
+SHARED = 3
+"""The kernels' number of weights that are the train task's."""
+
+
+def declared_vectors(problem: ExactProblem) -> Sequence[Vector]:
+    """Every device vector that a group may have."""
+    return [tuple(int(each) for each in row) for row in problem.space.vectors]
+
+
+def declared_options(problem: ExactProblem, task: int, vector: Vector, trainer: Option | None = None) -> list[Option]:
+    """Every option of a task on a vector's canonical placement, costed but not pruned.
+
+    Engines have all memory to themselves; beside others they are costed by `hetrl_kernels.exact_groups`. With
+    ``trainer``, an option of the role's train task on the same vector, those that score with its weights.
+    """
+    return problem.finder.declared(task, problem.space.key(vector), trainer)

@@ -1,0 +1,258 @@
+"""The exact solver: screen partitions and vectors by bounds, cost what is left, search its combinations, prove."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+
+from hetrl.cost.evaluate import evaluate
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import InfeasibleError
+from hetrl.plan.plan import Plan
+from hetrl.search.exact.columns import ColumnMaker, TaskBounds
+from hetrl.search.exact.combining import ColumnSearch, Incumbent
+from hetrl.search.exact.problem import Column, ExactProblem
+from hetrl.search.exact.result import ExactResult
+from hetrl.search.exact.survivors import NeededGroups, Survivors, need_columns, screen_partition
+from hetrl.search.hybrid import solve
+from hetrl.search.infeasible import explain_infeasible
+from hetrl.spec.job import Job
+
+Progress = Callable[[float, float, float], None]
+FIRST_WIDENING = 1.05
+"""Where the warm start lies outside the space, the first incumbent that is asked for, relative to it."""
+
+
+def solve_exact(
+    job: Job,
+    costs: UnitCosts,
+    *,
+    gap: float = 0.0,
+    time_limit_seconds: float | None = None,
+    mip: str | None = "cbc",
+    progress: Progress | None = None,
+    warm_start: Plan | None = None,
+) -> ExactResult:
+    """Find the best plan of the declared space, and prove it.
+
+    Parameters
+    ----------
+    gap
+        Relative gap that is good enough.
+    time_limit_seconds
+        After it the best plan so far is returned with its bound.
+    mip
+        Solver of the certificate's integer program: ``cbc``, ``highs``, ``gurobi``; None for no certificate.
+    progress
+        Called with (lower bound, incumbent, gap).
+    warm_start
+        A plan to start from; the hybrid search makes one if none is given.
+    """
+    return _Solver(job, costs, gap, time_limit_seconds, mip, progress).run(warm_start)
+
+
+class _Solver:
+    def __init__(
+        self,
+        job: Job,
+        costs: UnitCosts,
+        gap: float,
+        time_limit_seconds: float | None,
+        mip: str | None,
+        progress: Progress | None,
+    ) -> None:
+        self.start = time.monotonic()
+        self.deadline = self.start + time_limit_seconds if time_limit_seconds is not None else math.inf
+        self.problem = ExactProblem(job, costs)
+        self.job, self.costs, self.gap, self.mip, self.progress = job, costs, gap, mip, progress
+        self.bounds = TaskBounds(self.problem)
+        self.maker = ColumnMaker(self.problem)
+        self.counts: dict[str, int] = {}
+        self.timed_out = self.interrupted = False
+
+    def stop(self) -> bool:
+        """Whether the time is over."""
+        self.timed_out = self.timed_out or time.monotonic() > self.deadline
+        return self.timed_out
+
+    def run(self, warm_start: Plan | None) -> ExactResult:
+        """Solve; widen the cutoff where the warm start lies outside the space."""
+        seed = self.seed(warm_start)
+        seed_objective = math.inf
+        incumbent = Incumbent(self.problem, math.inf)
+        if seed is not None:
+            estimate = evaluate(self.job, seed, self.costs)
+            seed_objective = estimate.usd_per_step if self.problem.dollars else estimate.step_seconds  # type: ignore[assignment]
+            self.offer_plan(seed, incumbent)
+        cutoff = incumbent.objective
+        if math.isinf(cutoff) and math.isfinite(seed_objective):
+            cutoff = FIRST_WIDENING * seed_objective
+        while True:
+            incumbent.objective = min(incumbent.objective, cutoff)
+            lower = self.search(incumbent)
+            if incumbent.placed is not None or self.timed_out or self.interrupted or math.isinf(cutoff):
+                break
+            cutoff = math.inf if cutoff > 3 * seed_objective else 1.5 * cutoff
+            incumbent.objective = math.inf
+        return self.result(seed, seed_objective, incumbent, lower)
+
+    def seed(self, warm_start: Plan | None) -> Plan | None:
+        """Return a plan to start from."""
+        if warm_start is not None:
+            return warm_start
+        try:
+            return solve(self.job, self.costs).plan
+        except InfeasibleError:
+            return None
+
+    def offer_plan(self, plan: Plan, incumbent: Incumbent) -> None:
+        """Find the plan's combination of columns in the space, if it has one."""
+        problem, topology = self.problem, self.job.topology
+        estimate = evaluate(self.job, plan, self.costs)
+        groups: list[list[Column]] = []
+        for group in plan.groups:
+            counts = np.zeros(len(topology.nodes), dtype=np.int32)
+            for device in group.devices:
+                counts[topology.devices[device].node] += 1
+            vector = problem.space.vector_of(counts.tolist())
+            tasks = tuple(sorted(self.job.workflow.index(name) for name in group.tasks))
+            cutoffs = {task: 1.01 * estimate.tasks[self.job.workflow.tasks[task].name].seconds for task in tasks}
+            limits = np.full(problem.relaxed.num_phases, 1e-9)
+            for task, cutoff in cutoffs.items():
+                limits[problem.relaxed.phase_of[task]] += cutoff
+            groups.append(self.maker.make(vector, {tasks: limits}, {tasks: cutoffs})[tasks])
+        for columns in product(*groups):
+            relaxed = problem.relaxed.value(np.sum([column.rows for column in columns], axis=0))
+            if relaxed < incumbent.objective:
+                incumbent.offer(columns, relaxed)
+
+    def search(self, incumbent: Incumbent) -> float:
+        """One pass over all partitions; returns a lower bound of the objective."""
+        tolerance = 1.0 + self.gap
+        open_bounds: dict[int, float] = {}
+        try:
+            screened: list[Survivors] = []
+            open_bounds.update(dict.fromkeys(range(len(self.problem.space.partitions)), 0.0))
+            for number, partition in enumerate(self.problem.space.partitions):
+                left = screen_partition(
+                    self.problem, self.bounds, partition, incumbent.objective / tolerance, self.stop
+                )
+                open_bounds[number] = left.bound
+                if self.stop():
+                    return self.lower(open_bounds, incumbent)
+                if left.vectors:
+                    screened.append(left)
+                else:
+                    open_bounds[number] = math.inf
+                self.report(open_bounds, incumbent)
+            self.count("partitions_screened", len(self.problem.space.partitions) - len(screened))
+            needed = NeededGroups()
+            for left in screened:
+                need_columns(self.problem, self.bounds, left, incumbent.objective / tolerance, needed)
+            self.count("groups_costed", needed.number)
+            columns: dict[tuple[int, ...], dict[int, list[Column]]] = {}
+            for vector, groups in needed.limits.items():
+                made = self.maker.make(
+                    tuple(int(each) for each in self.problem.space.vectors[vector]), groups, needed.cutoffs[vector]
+                )
+                for tasks, found in made.items():
+                    columns.setdefault(tasks, {})[vector] = found
+                if self.stop():
+                    return self.lower(open_bounds, incumbent)
+            numbers = {partition: number for number, partition in enumerate(self.problem.space.partitions)}
+            for left in sorted(screened, key=lambda each: each.bound):
+                groups_of = [
+                    [column for vector in vectors for column in columns[tasks][int(vector)]]
+                    for tasks, vectors in zip(left.partition, left.vectors, strict=True)
+                ]
+                one = ColumnSearch(self.problem, groups_of, left.prices, incumbent, tolerance, self.stop)
+                one.run()
+                self.count("nodes", one.num_nodes)
+                if one.stopped:
+                    open_bounds[numbers[left.partition]] = max(one.bound, left.bound)
+                    return self.lower(open_bounds, incumbent)
+                open_bounds[numbers[left.partition]] = math.inf
+                self.report(open_bounds, incumbent)
+        except KeyboardInterrupt:
+            if incumbent.placed is None:
+                raise
+            self.interrupted = True
+        return self.lower(open_bounds, incumbent)
+
+    def lower(self, open_bounds: dict[int, float], incumbent: Incumbent) -> float:
+        """Bound of the whole space: what is still open, or the incumbent."""
+        return min(min(open_bounds.values()), incumbent.objective / (1.0 + self.gap))
+
+    def report(self, open_bounds: dict[int, float], incumbent: Incumbent) -> None:
+        """Tell the caller how far the proof is."""
+        if self.progress is not None:
+            lower = self.lower(open_bounds, incumbent)
+            self.progress(lower, incumbent.objective, incumbent.objective / lower - 1.0 if lower > 0 else math.inf)
+
+    def count(self, name: str, number: int) -> None:
+        """Add to the counts."""
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def result(self, seed: Plan | None, seed_objective: float, incumbent: Incumbent, lower: float) -> ExactResult:
+        """Evaluate the plan with the readable evaluator, and put everything together."""
+        problem = self.problem
+        counts = {
+            **self.counts,
+            "task_bounds": self.bounds.num_worked_out,
+            "fronts": self.maker.num_fronts,
+            "front_options": self.maker.num_options,
+            "columns": self.maker.num_columns,
+            "column_overflows": self.maker.num_overflows,
+            "combinations_evaluated": incumbent.num_evaluated,
+            "options_costed": problem.finder.num_costed,
+        }
+        space = problem.space.describe()
+        stopped = self.timed_out or self.interrupted or self.maker.num_overflows > 0
+        if incumbent.placed is None:
+            if stopped and seed is not None:
+                estimate = evaluate(self.job, seed, self.costs)
+                return ExactResult(
+                    status="feasible",
+                    plan=seed,
+                    estimate=estimate,
+                    objective=seed_objective,
+                    lower_bound=min(lower, seed_objective),
+                    space=space,
+                    seed_objective=seed_objective,
+                    counts=counts,
+                    stopped_by_time=self.timed_out,
+                    interrupted=self.interrupted,
+                )
+            message, reasons = explain_infeasible(problem.context)
+            return ExactResult(
+                status="infeasible",
+                plan=None,
+                estimate=None,
+                objective=math.inf,
+                lower_bound=math.inf,
+                space=space,
+                counts=counts,
+                message=message,
+                reasons=tuple(reasons),
+            )
+        plan = incumbent.placed.plan(problem)
+        estimate = evaluate(self.job, plan, self.costs)
+        objective = estimate.usd_per_step if problem.dollars else estimate.step_seconds
+        if objective is None or abs(objective - incumbent.objective) > 1e-9 * incumbent.objective:
+            raise RuntimeError(f"solver and evaluator disagree: {incumbent.objective!r} and {objective!r}")
+        return ExactResult(
+            status="feasible" if stopped or problem.space.best_links else "optimal",
+            plan=plan,
+            estimate=estimate,
+            objective=objective,
+            lower_bound=min(lower, objective),
+            space=space,
+            seed_objective=seed_objective,
+            counts=counts,
+            stopped_by_time=self.timed_out,
+            interrupted=self.interrupted,
+        )
