@@ -45,18 +45,15 @@ class Placed:
         """Devices by name: groups take consecutive devices of every node."""
         topology = problem.job.topology
         names = [task.name for task in problem.job.workflow.tasks]
-        taken = [0] * len(topology.nodes)
+        taken = list(topology.first_device)
         groups: list[Group] = []
         plans: list[TaskPlan] = []
         for options, counts in self.groups:
-            devices = tuple(
-                topology.first_device[node] + taken[node] + index
-                for node in range(len(counts))
-                for index in range(int(counts[node]))
-            )
+            of_nodes = [range(start, start + int(count)) for start, count in zip(taken, counts, strict=True)]
+            devices = tuple(device for each in of_nodes for device in each)
             groups.append(Group(tasks=tuple(names[option.task] for option in options), devices=devices))
-            plans.extend(task_plan(problem.context, option, taken, option.shares()) for option in options)
-            taken = [start + int(count) for start, count in zip(taken, counts, strict=True)]
+            plans.extend(task_plan(problem.context, option, of_nodes, option.shares()) for option in options)
+            taken = [each.stop for each in of_nodes]
         return Plan(groups=tuple(groups), tasks=tuple(sorted(plans, key=lambda each: names.index(each.task))))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hetrl.cost.model import PHASES
 from hetrl.cost.tables import TASK_KINDS
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.context import ENGINE_CONCURRENCY, SearchContext
@@ -58,7 +59,7 @@ class ExactProblem:
         self.tables = self.context.tables
         self.space: Space = declared_space(job, self.tables)
         self.relaxed: Relaxation = relaxation(self.space)
-        self.dollars = job.optimizer.objective == "usd_per_step"
+        self.dollars = job.optimizer.minimises_dollars
         slack, far = self._slacks()
         self.finder = ExactFinder(self.context.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
         fluid = self.context.fluid
@@ -82,7 +83,8 @@ class ExactProblem:
                 seconds = (
                     2 * latency + 2 * whole / bandwidth + len(tables.node_type) * whole / float(tables.node_nic.min())
                 )
-                seconds = seconds * float(tables.calibration[:, 5, 0].max()) + float(tables.calibration[:, 5, 1].max())
+                scale, fixed = tables.calibration[:, PHASES.index("sync"), :2].max(axis=0)
+                seconds = seconds * float(scale) + float(fixed)
                 far[[trainer, target]] += seconds
         if self.dollars:  # other devices cost other dollars
             far[:] = np.inf
