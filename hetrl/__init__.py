@@ -4,11 +4,15 @@ Data flows one way: spec -> workload -> cost -> search -> plan -> runtime -> mea
 Importing this package is light: neither torch, ray, vllm nor scikit-learn is loaded.
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("hetrl")
-except PackageNotFoundError:  # running from a source tree that was never installed
-    __version__ = "0+unknown"
-
 __all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # takes longer to import than all of this package
+
+    try:
+        return version("hetrl")
+    except PackageNotFoundError:  # running from a source tree that was never installed
+        return "0+unknown"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +35,13 @@ Grouping = tuple[tuple[int, ...], ...]
 """Task indices of every group."""
 Assignment = tuple[bytes, ...]
 """Per group the int32 numbers of devices on every node. Devices of one node are interchangeable until level 5."""
+
+
+def _read_only(table: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(table)
+
+
+copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))  # device types hold such tables
 
 
 class SearchContext:

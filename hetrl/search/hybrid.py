@@ -23,7 +23,7 @@ from hetrl.search.bounds import lower_bound
 from hetrl.search.chains import Chain, Start, cost_exactly, cost_start, finish, objective_of, run_chain
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
-from hetrl.search.crew import Alone, Crew, Processes
+from hetrl.search.crew import Alone, Crew
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level1_grouping import groupings
 from hetrl.search.level4_assignment import Starts
@@ -399,7 +399,11 @@ def crew_of(rules: NodeRules, threads: int, ray_address: str | None) -> Abstract
         from hetrl.search.ray_crew import RayCrew  # Ray is an extra, and takes a second to import
 
         return RayCrew(rules, ray_address, threads if threads > 1 else 0)
-    return Processes(threads, rules) if threads > 1 else Alone(rules)
+    if threads > 1:
+        from hetrl.search.process_crew import Processes
+
+        return Processes(threads, rules)
+    return Alone(rules)
 
 
 def never() -> bool:

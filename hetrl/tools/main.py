@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from hetrl import __version__
+import hetrl
 from hetrl.errors import EXIT_INPUT, EXIT_OK, did_you_mean
 from hetrl.tools.cli import guarded, run_command
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help", "help"):
         return guarded(lambda: _say(usage()), prog="hetrl")
     if name == "--version":
-        return guarded(lambda: _say(f"hetrl {__version__}"), prog="hetrl")
+        return guarded(lambda: _say(f"hetrl {hetrl.__version__}"), prog="hetrl")
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or "hetrl --help lists the commands"
         print(f"hetrl: no command '{name}'; {hint}", file=sys.stderr)

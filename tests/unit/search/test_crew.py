@@ -15,8 +15,9 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.search.chains import Start, cost_start
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import SearchContext
-from hetrl.search.crew import Alone, Crew, Processes
+from hetrl.search.crew import Alone, Crew
 from hetrl.search.hybrid import SearchResult, never, solve
+from hetrl.search.process_crew import Processes
 from hetrl.spec.presets import benchmark_instance
 from hetrl.tools.main import main
 
