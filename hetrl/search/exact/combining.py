@@ -29,12 +29,12 @@ class Incumbent:
         self.problem = problem
         self.objective = objective
         self.placed: Placed | None = None
-        self.evaluated: dict[tuple[int, ...], tuple[tuple[Column, ...], float, float]] = {}
+        self.evaluated: dict[frozenset[int], tuple[tuple[Column, ...], float, float]] = {}
         self.num_evaluated = 0
 
     def offer(self, columns: Sequence[Column], relaxed: float) -> None:
         """Evaluate a combination, once."""
-        key = tuple(sorted(id(column) for column in columns))
+        key = frozenset(id(column) for column in columns)
         if key in self.evaluated:
             return
         placed = place(self.problem, columns)

@@ -13,10 +13,11 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
+from hetrl.search.exact.certificate import make_certificate
 from hetrl.search.exact.columns import ColumnMaker, TaskBounds
 from hetrl.search.exact.combining import ColumnSearch, Incumbent
 from hetrl.search.exact.problem import Column, ExactProblem
-from hetrl.search.exact.result import ExactResult
+from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
 from hetrl.search.exact.survivors import NeededGroups, Survivors, need_columns, screen_partition
 from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
@@ -72,6 +73,8 @@ class _Solver:
         self.bounds = TaskBounds(self.problem)
         self.maker = ColumnMaker(self.problem)
         self.counts: dict[str, int] = {}
+        self.searched: list[ColumnSearch] = []
+        self.removals: list[Removal] = []
         self.timed_out = self.interrupted = False
 
     def stop(self) -> bool:
@@ -133,6 +136,7 @@ class _Solver:
     def search(self, incumbent: Incumbent) -> float:
         """One pass over all partitions; returns a lower bound of the objective."""
         tolerance = 1.0 + self.gap
+        self.searched, self.removals = [], []
         open_bounds: dict[int, float] = {}
         try:
             screened: list[Survivors] = []
@@ -148,10 +152,15 @@ class _Solver:
                     screened.append(left)
                 else:
                     open_bounds[number] = math.inf
+                    self.remove(self.name(partition), len(partition), "bound of all its vectors", left.bound)
                 self.report(open_bounds, incumbent)
             self.count("partitions_screened", len(self.problem.space.partitions) - len(screened))
             needed = NeededGroups()
             for left in screened:
+                for tasks, vectors in zip(left.partition, left.vectors, strict=True):
+                    family = f"{self.name((tasks,))} in {self.name(left.partition)}"
+                    number = len(self.problem.space.vectors) - len(vectors)
+                    self.remove(family, number, "priced cost of the vector", incumbent.objective / tolerance)
                 need_columns(self.problem, self.bounds, left, incumbent.objective / tolerance, needed)
             self.count("groups_costed", needed.number)
             columns: dict[tuple[int, ...], dict[int, list[Column]]] = {}
@@ -170,8 +179,12 @@ class _Solver:
                     for tasks, vectors in zip(left.partition, left.vectors, strict=True)
                 ]
                 one = ColumnSearch(self.problem, groups_of, left.prices, incumbent, tolerance, self.stop)
+                before = sum(len(each) for each in groups_of)
                 one.run()
+                self.searched.append(one)
                 self.count("nodes", one.num_nodes)
+                removed = before - sum(len(each) for each in one.groups)
+                self.remove(self.name(left.partition), removed, "priced cost of the column", one.limit)
                 if one.stopped:
                     open_bounds[numbers[left.partition]] = max(one.bound, left.bound)
                     return self.lower(open_bounds, incumbent)
@@ -192,6 +205,26 @@ class _Solver:
         if self.progress is not None:
             lower = self.lower(open_bounds, incumbent)
             self.progress(lower, incumbent.objective, incumbent.objective / lower - 1.0 if lower > 0 else math.inf)
+
+    def name(self, partition: tuple[tuple[int, ...], ...]) -> str:
+        """Write groups of task names as text."""
+        names = [task.name for task in self.job.workflow.tasks]
+        return " | ".join("+".join(names[task] for task in tasks) for tasks in partition)
+
+    def remove(self, family: str, number: int, reason: str, bound: float) -> None:
+        """Note what cannot win."""
+        if number > 0:
+            self.removals.append(Removal(family=family, number=number, reason=reason, bound_seconds=bound))
+
+    def certificate(self, incumbent: Incumbent, space: DeclaredSpace) -> Certificate | None:
+        """Certificate over the columns that can still win against the final incumbent."""
+        assert self.mip is not None
+        columns: dict[int, Column] = {}
+        for one in self.searched:
+            if one.bound < one.limit and one.filter():
+                columns.update({id(column): column for group in one.groups for column in group})
+        self.counts["certificate_columns"] = len(columns)
+        return make_certificate(self.problem, space, incumbent, list(columns.values()), self.removals, self.mip)
 
     def count(self, name: str, number: int) -> None:
         """Add to the counts."""
@@ -244,8 +277,10 @@ class _Solver:
         objective = estimate.usd_per_step if problem.dollars else estimate.step_seconds
         if objective is None or abs(objective - incumbent.objective) > 1e-9 * incumbent.objective:
             raise RuntimeError(f"solver and evaluator disagree: {incumbent.objective!r} and {objective!r}")
+        proven = not stopped and not problem.space.best_links
+        wanted = proven and self.mip is not None and not problem.dollars and self.gap == 0.0
         return ExactResult(
-            status="feasible" if stopped or problem.space.best_links else "optimal",
+            status="optimal" if proven else "feasible",
             plan=plan,
             estimate=estimate,
             objective=objective,
@@ -255,4 +290,5 @@ class _Solver:
             counts=counts,
             stopped_by_time=self.timed_out,
             interrupted=self.interrupted,
+            certificate=self.certificate(incumbent, space) if wanted else None,
         )
