@@ -1,4 +1,4 @@
-"""Units of the search's work that run in any lane: cost a start, anneal a chain, finish a candidate.
+"""Units of the search's work that run in any lane: cost a start, anneal a chain, move nodes, finish a candidate.
 
 Each is a function of a lane's rules (constraints, and through them the job lowered to arrays) and of one small item,
 and of nothing else: whichever lane runs it, the answer has the same bits.
@@ -14,6 +14,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.plan.plan import Plan
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
+from hetrl.search.level4_assignment import node_moves
 from hetrl.search.level5_placement import place
 from hetrl.spec.job import Job
 from hetrl_kernels.anneal import anneal
@@ -38,6 +39,23 @@ class Chain:
     block: int
     start_temperature: float
     end_temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descent:
+    """Whole nodes and types change groups for as long as that helps.
+
+    Parameters
+    ----------
+    num_moves
+        Assignments costed at most.
+    near_ratio
+        Assignments that cost less than this times the best are worth keeping.
+    """
+
+    candidate: Candidate
+    num_moves: int
+    near_ratio: float
 
 
 def cost_start(rules: NodeRules, start: Start) -> Candidate:
@@ -69,6 +87,31 @@ def run_chain(rules: NodeRules, chain: Chain) -> tuple[Candidate, tuple[int, int
         fixed=None if rules.free else rules.admits,
     )
     return Candidate(grouping=start.grouping, assignment=assignment, cost=cost), counters
+
+
+def run_descent(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], int]:
+    """Take the first move that helps, again and again; what costs little more, best first, and the number of moves."""
+    current = cost_exactly(rules, descent.candidate)
+    seen = [current]
+    spent = 0
+    better = True
+    while better:
+        better = False
+        for assignment in node_moves(rules.context, current.assignment):
+            if not all(map(rules.admits, current.grouping, assignment)):
+                continue
+            if spent == descent.num_moves:
+                break
+            spent += 1
+            cost = rules.context.steps.cost(current.grouping, assignment, descent.near_ratio * current.cost)
+            moved = replace(current, assignment=assignment, cost=cost)
+            if cost < descent.near_ratio * current.cost:  # else the cost may be only a bound
+                seen.append(moved)
+            if cost < current.cost:
+                current, better = moved, True
+                break
+    near = {each.assignment: each for each in seen if each.cost < descent.near_ratio * current.cost}
+    return sorted(near.values(), key=lambda each: each.cost), spent
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:

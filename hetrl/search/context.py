@@ -5,8 +5,9 @@ from __future__ import annotations
 import copyreg
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,10 @@ from hetrl.cost.tables import SCALARS, CostTables, lower
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import Problem, SpecError
 from hetrl.search.bounds import fluid_bounds
+from hetrl.search.level1_grouping import groupings as all_groupings
 from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
+from hetrl.spec.model import Model
 from hetrl.spec.topology import Topology
 from hetrl_kernels.groups import Steps
 from hetrl_kernels.options import Finder
@@ -45,9 +48,27 @@ copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))  # de
 
 
 class SearchContext:
-    """A job being planned: its arrays, and the kernels that keep everything they have worked out."""
+    """A job being planned: its arrays, and the kernels that keep everything they have worked out.
 
-    def __init__(self, job: Job, costs: UnitCosts) -> None:
+    Parameters
+    ----------
+    tensor_allowed
+        Tensor degrees that a model may be split by.
+    features
+        Features that plans may use, as in `allowed_features`, which is the default.
+    groupings
+        Level 1's choices; all of them by default.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        costs: UnitCosts,
+        *,
+        tensor_allowed: Callable[[Model, int], bool] = tensor_degree_allowed,
+        features: NDArray[np.int32] | None = None,
+        groupings: Sequence[Grouping] | None = None,
+    ) -> None:
         self.job = job
         self.costs = costs
         limits = (
@@ -62,10 +83,18 @@ class SearchContext:
         if problems:
             raise SpecError(problems)
         self.topology: Topology = job.topology
+        kinds = [task.kind for task in job.workflow.tasks]
+        self.groupings: tuple[Grouping, ...] = tuple(all_groupings(kinds) if groupings is None else groupings)
+        self._choices: dict[str, Any] = {"tensor_allowed": tensor_allowed, "features": features, "groupings": groupings}
         self.nodes = tuple(range(len(job.topology.nodes)))
-        self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_degree_allowed)
+        self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_allowed)
         self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
-        self.finder = Finder(self.kernel_tables, allowed_features(job), MAX_OPTIONS_PER_TASK, ENGINE_CONCURRENCY)
+        self.finder = Finder(
+            self.kernel_tables,
+            allowed_features(job) if features is None else features,
+            MAX_OPTIONS_PER_TASK,
+            ENGINE_CONCURRENCY,
+        )
         self.fluid = fluid_bounds(job, self.tables)
         limit = job.optimizer.constraints.max_usd_per_step
         self.steps = Steps(
@@ -77,9 +106,9 @@ class SearchContext:
             math.inf if limit is None else limit,
         )
 
-    def __reduce__(self) -> tuple[type[SearchContext], tuple[Job, UnitCosts]]:
+    def __reduce__(self) -> tuple[Callable[..., SearchContext], tuple[Job, UnitCosts]]:
         """Travel to another process as the job, which is lowered again there."""
-        return SearchContext, (self.job, self.costs)
+        return partial(SearchContext, **self._choices), (self.job, self.costs)
 
     def work(self) -> Counter[str]:
         """Work done so far by kind, cuts by reason. What was known already is not done again, so it varies by lane."""

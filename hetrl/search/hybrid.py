@@ -20,12 +20,21 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.bounds import lower_bound
-from hetrl.search.chains import Chain, Start, cost_exactly, cost_start, finish, objective_of, run_chain
+from hetrl.search.chains import (
+    Chain,
+    Descent,
+    Start,
+    cost_exactly,
+    cost_start,
+    finish,
+    objective_of,
+    run_chain,
+    run_descent,
+)
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.crew import Alone, Crew
 from hetrl.search.infeasible import explain_infeasible
-from hetrl.search.level1_grouping import groupings
 from hetrl.search.level4_assignment import Starts
 from hetrl.spec.job import Job
 
@@ -33,8 +42,16 @@ ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
 STARTS_KEPT = 2
 """Of every grouping's starting assignments, those with the best fluid bounds."""
-NUM_PLACED = 4
-"""Finalists of which whole plans are made and evaluated."""
+MOST_WHOLE_TYPES = 256
+"""All ways to give whole device types to groups are starting assignments where there are no more than this."""
+WHOLE_KEPT = 4
+"""The same of those that give whole device types."""
+NUM_DESCENDED = 3
+"""Finalists whose nodes change groups one by one before the fine moves."""
+NUM_PLACED = 8
+"""Candidates of which whole plans are made and evaluated."""
+PLACED_RATIO = 1.04
+"""They cost less than this times the best: exact shares have gained at most 3 %."""
 HOPELESS_RATIO = 1.5
 """Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
 FIRST_BATCH = 2
@@ -58,6 +75,8 @@ class Effort:
         Groupings that halving leaves over.
     first_moves
         Moves per survivor in the first round of halving; twice as many in each that follows.
+    descent_moves
+        Moves of whole nodes and types per best finalist.
     fine_moves
         Moves per finalist and block size at the end.
     """
@@ -66,6 +85,7 @@ class Effort:
     survivors: int
     finalists: int
     first_moves: int
+    descent_moves: int
     fine_moves: int
 
     @classmethod
@@ -77,6 +97,7 @@ class Effort:
             survivors=max(6, round(64 * share)),
             finalists=max(4, min(16, round(8 * share))),
             first_moves=max(6, round(6 * share)),
+            descent_moves=max(80, round(200 * share)),
             fine_moves=max(20, round(120 * share)),
         )
 
@@ -105,8 +126,8 @@ class SearchResult:
         The best plan with another grouping, with its estimate; None if there is none.
     lower_bound
         Seconds that no plan's step (or period) can undercut.
-    search_cost
-        Cost of the best assignment as the search saw it, before shares were made exact.
+    candidate
+        The best assignment as the search saw it, before shares were made exact.
     """
 
     plan: Plan
@@ -117,7 +138,12 @@ class SearchResult:
     interrupted: bool = False
     runner_up: tuple[Plan, Estimate] | None = None
     lower_bound: float = 0.0
-    search_cost: float = math.inf
+    candidate: Candidate | None = None
+
+    @property
+    def search_cost(self) -> float:
+        """Cost of the best assignment as the search saw it."""
+        return self.candidate.cost if self.candidate is not None else math.inf
 
     @property
     def gap(self) -> float:
@@ -133,6 +159,7 @@ def solve(
     warm_start: Plan | None = None,
     threads: int = 1,
     ray_address: str | None = None,
+    context: SearchContext | None = None,
 ) -> SearchResult:
     """Search all five levels.
 
@@ -149,6 +176,8 @@ def solve(
     ray_address
         Run the lanes on a Ray cluster: its address, ``auto``, or empty for Ray on this machine. ``threads`` above 1
         then limits their number.
+    context
+        The job's arrays and choices, if they exist already or differ from the usual ones.
 
     Raises
     ------
@@ -160,7 +189,7 @@ def solve(
     Ctrl-C ends the search and gives the best plan so far; if there is none yet, `KeyboardInterrupt` goes on.
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
-    context = SearchContext(job, costs)
+    context = context or SearchContext(job, costs)
     rules = NodeRules(context, warm_start)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
     with crew_of(rules, threads, ray_address) as crew:
@@ -196,7 +225,7 @@ def solve(
         interrupted=search.interrupted,
         runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
         lower_bound=lower_bound(job, context.tables, context.fluid),
-        search_cost=min((candidate.cost for candidate in finalists), default=math.inf),
+        candidate=min(finalists, key=_cost_of, default=None),
     )
 
 
@@ -223,11 +252,12 @@ class _Search:
         self.interrupted = False
         self.timed_out = False
         self.best: Candidate | None = None
+        self.near: dict[tuple[Grouping, Assignment], Candidate] = {}
         self.num_groupings = 0
         self.spent = 0
         self.moves = [0, 0, 0]
         largest = max(node.num_devices for node in self.context.topology.nodes)
-        self.block = max(1, largest // 2)
+        self.block = largest
 
     def stopped(self) -> bool:
         """Whether the time is over while there was still work to do."""
@@ -262,8 +292,12 @@ class _Search:
         return sorted((each for each in costed if each is not None), key=_cost_of)
 
     def finish(self, finalists: list[Candidate]) -> list[tuple[Plan, Estimate]]:
-        """Whole plans of the best finalists."""
-        chosen = [candidate for candidate in finalists[:NUM_PLACED] if candidate.feasible]
+        """Whole plans of the best finalists, of what was seen and costs little more, and of one other grouping."""
+        known = {(each.grouping, each.assignment): each for each in [*self.near.values(), *finalists]}
+        ranked = sorted((each for each in known.values() if each.feasible), key=_cost_of)
+        chosen = [each for each in ranked[:NUM_PLACED] if each.cost < PLACED_RATIO * ranked[0].cost]
+        if all(each.grouping == chosen[0].grouping for each in chosen):  # the runner-up
+            chosen += [each for each in ranked if each.grouping != chosen[0].grouping][:1]
         finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)
         return [each for each in finished if each is not None]
 
@@ -282,7 +316,7 @@ class _Search:
         """Yield the groupings that the rules admit; with devices to spare where dollars matter."""
         optimizer, num_devices = self.context.job.optimizer, self.context.topology.num_devices
         spare = optimizer.minimises_dollars or optimizer.constraints.max_usd_per_step is not None
-        for grouping in groupings([task.kind for task in self.context.job.workflow.tasks]):
+        for grouping in self.context.groupings:
             if self.rules.admits_grouping(grouping):
                 if len(grouping) <= num_devices:
                     yield grouping
@@ -300,10 +334,12 @@ class _Search:
             self.num_groupings += 1
             drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
             drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
-            repaired = [self.rules.repaired(grouping, each) for each in drawn]
-            drawn = list(dict.fromkeys(each for each in repaired if each is not None))
-            ranked = sorted((self.context.steps.rank(grouping, start), number) for number, start in enumerate(drawn))
-            screened.extend((bound, len(screened), grouping, drawn[number]) for bound, number in ranked[:STARTS_KEPT])
+            whole = starts.whole_types(len(grouping), MOST_WHOLE_TYPES)
+            for pool, kept in ((drawn, STARTS_KEPT), (whole, WHOLE_KEPT)):
+                repaired = [self.rules.repaired(grouping, each) for each in pool]
+                distinct = list(dict.fromkeys(each for each in repaired if each is not None))
+                ranked = sorted((self.context.steps.rank(grouping, each), place) for place, each in enumerate(distinct))
+                screened.extend((bound, len(screened), grouping, distinct[place]) for bound, place in ranked[:kept])
         chosen = sorted(screened)[: self.effort.starts]
         candidates: dict[Grouping, Candidate] = {candidate.grouping: candidate for candidate in known}
         begin, size = 0, FIRST_BATCH
@@ -337,11 +373,29 @@ class _Search:
         return survivors[: self.effort.finalists]
 
     def polish(self, survivors: list[Candidate]) -> list[Candidate]:
-        """Anneal the finalists at low temperature with ever smaller blocks."""
-        for size in dict.fromkeys((max(1, self.block // 2), 1)):
+        """Move whole nodes of the best finalists, then anneal all at low temperature with ever smaller blocks."""
+        survivors = self.descend(survivors)
+        for size in dict.fromkeys((max(1, self.block // 4), 1)):
             survivors = self.anneal(survivors, self.effort.fine_moves, size, 0.03, 0.002)
         self.report("polish")
         return survivors
+
+    def descend(self, survivors: list[Candidate]) -> list[Candidate]:
+        """Move nodes and types of the best finalists that have several groups; all, sorted afterwards."""
+        movable = [each for each in survivors if len(each.grouping) > 1][:NUM_DESCENDED]
+        descents = [
+            Descent(candidate=each, num_moves=self.effort.descent_moves, near_ratio=PLACED_RATIO) for each in movable
+        ]
+        found = {each.grouping: each for each in survivors}
+        for answer in self.crew.map(run_descent, descents, [each.grouping for each in movable], self.stopped):
+            if answer is None:
+                continue
+            near, spent = answer
+            self.spent += spent
+            found[near[0].grouping] = near[0]
+            for each in near:
+                self.note(each)
+        return sorted(found.values(), key=_cost_of)
 
     def anneal(
         self, survivors: list[Candidate], num_moves: int, block: int, start_temperature: float, end_temperature: float
@@ -372,7 +426,9 @@ class _Search:
         return sorted(improved, key=_cost_of)
 
     def note(self, candidate: Candidate) -> None:
-        """Remember the best."""
+        """Remember the best, and what costs little more."""
+        if self.best is None or candidate.cost < PLACED_RATIO * self.best.cost:
+            self.near[candidate.grouping, candidate.assignment] = candidate
         if self.best is None or candidate.cost < self.best.cost:
             self.best = candidate
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hetrl.search.context import Assignment, Grouping, SearchContext
 from hetrl.workload.flops import forward_flops
@@ -59,6 +63,23 @@ class Starts:
             counts[group][node] += size
         return as_assignment(counts)
 
+    def whole_types(self, num_groups: int, most: int) -> list[Assignment]:
+        """All ways to give whole device types to groups so that each has one; none if there are more than ``most``."""
+        kinds = list(self.members)
+        if num_groups > len(kinds) or num_groups ** len(kinds) > most:
+            return []
+        found = []
+        for owners in product(range(num_groups), repeat=len(kinds)):
+            if len(set(owners)) == num_groups:
+                owner = dict(zip(kinds, owners, strict=True))
+                found.append(
+                    [
+                        [size if owner[kind] == group else 0 for size, kind in zip(self.sizes, self.kinds, strict=True)]
+                        for group in range(num_groups)
+                    ]
+                )
+        return [as_assignment(each) for each in found]
+
     def proportional(self, grouping: Grouping, spread: float) -> Assignment:
         """Every device type shared out in proportion to the groups' loads, distorted at random, node after node.
 
@@ -106,3 +127,37 @@ class Starts:
 def as_assignment(counts: Sequence[Sequence[int]]) -> Assignment:
     """Device counts per group and node as the kernels' keys."""
     return tuple(array("i", row).tobytes() for row in counts)
+
+
+def node_moves(context: SearchContext, assignment: Assignment) -> Iterator[Assignment]:
+    """Yield assignments in which a node's or a whole type's devices go to another group, or two of them swap.
+
+    Nodes that are alike, links and owners included, are moved once.
+    """
+    counts = np.stack([np.frombuffer(key, dtype=np.int32) for key in assignment])
+    tables = context.tables
+    links = np.sort(tables.link_kind, axis=1)
+    looks: dict[bytes, list[int]] = {}
+    for node in context.nodes:
+        look = tables.node_kind[node].tobytes() + links[node].tobytes() + counts[:, node].tobytes()
+        looks.setdefault(look, [node])
+    types = [list(np.flatnonzero(tables.node_type == kind)) for kind in range(len(tables.type_flops))]
+    units = [*types, *looks.values()]
+    for unit in units:
+        for group in range(len(assignment)):
+            changed = counts.copy()
+            changed[:, unit] = 0
+            changed[group, unit] = tables.node_devices[unit]
+            yield from _if_new(changed, counts)
+    for first, second in combinations(units, 2):
+        owners = [counts[:, unit].sum(axis=1).argmax() for unit in (first, second)]
+        changed = counts.copy()
+        for unit, owner in zip((first, second), reversed(owners), strict=True):
+            changed[:, unit] = 0
+            changed[owner, unit] = tables.node_devices[unit]
+        yield from _if_new(changed, counts)
+
+
+def _if_new(changed: NDArray[np.int32], counts: NDArray[np.int32]) -> Iterator[Assignment]:
+    if (changed.sum(axis=1) > 0).all() and (changed != counts).any():
+        yield as_assignment(changed.tolist())
