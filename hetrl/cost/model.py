@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetrl.cost.collectives import OPERATIONS
-from hetrl.cost.model_files import BUILTIN, read_links
+from hetrl.cost.model_files import BUILTIN, read_index, read_links
 from hetrl.cost.node_collectives import NodeCurve, measured_collectives, published_node_curves
 from hetrl.cost.operators import OperatorLibrary, OperatorModel
 from hetrl.errors import Problem, SpecError
@@ -82,7 +83,7 @@ class CostModel:
     links
         Device type -> link measured between two processes of one host, for nodes that share a ``host``.
     collectives
-        Collectives measured inside one node.
+        Collectives measured inside one node, the most trusted first.
     gradient_overlap
         Fraction of the data-parallel gradient reduce hidden behind the backward pass.
     weight_gather_overlap
@@ -101,6 +102,17 @@ class CostModel:
     def builtin(cls) -> CostModel:
         """Built-in fitted operators and collectives, datasheet for other devices, default calibrations."""
         return cls(library=OperatorLibrary.builtin(), collectives=_published_collectives())
+
+    @classmethod
+    def _from_operators(cls, path: Path) -> CostModel:
+        provenance = str(read_index(path)["facts"].get("provenance", "fitted"))
+        builtin = cls.builtin()
+        own = published_node_curves(read_links(path), provenance)
+        return cls(
+            library=builtin.library.merged(OperatorLibrary.load(path)),
+            collectives=(*own, *builtin.collectives),
+            source=str(path),
+        )
 
     def operator(self, device: DeviceType, operator: str, dtype: str) -> OperatorModel:
         """Operator model of a device type; the datasheet roofline of its own figures if none is fitted."""
@@ -162,7 +174,7 @@ class CostModel:
                 }
                 for device, link in sorted(self.links.items())
             ],
-            "collectives": [_curve_entry(curve) for curve in self.collectives if curve.provenance == "measured"],
+            "collectives": [_curve_entry(curve) for curve in self.collectives if curve.provenance != "fitted"],
             "calibrations": [
                 {"device": device, "phase": phase, **asdict(calibration)}
                 for (device, phase), calibration in sorted(self.calibrations.items())
@@ -172,13 +184,15 @@ class CostModel:
 
     @classmethod
     def load(cls, path: Path) -> CostModel:
-        """Read a file written by `save`.
+        """Read a file written by `save`, or a set of operator models and link curves, which goes before the built-in.
 
         Raises
         ------
         SpecError
-            If the file is not a cost model of this version.
+            If the file is neither, or of another version.
         """
+        if zipfile.is_zipfile(path):
+            return cls._from_operators(path)
         try:
             document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
@@ -223,10 +237,8 @@ def _published_collectives() -> tuple[NodeCurve, ...]:
 
 def _curve_entry(curve: NodeCurve) -> dict[str, object]:
     entry = asdict(curve)
-    return {
-        **{key: entry[key] for key in ("device", "operation", "num_ranks", "link_bytes_per_second")},
-        **entry["terms"],
-    }
+    terms = entry.pop("terms")
+    return {**entry, **terms}
 
 
 def _curve_from(row: Mapping[str, Any]) -> NodeCurve:
@@ -242,4 +254,5 @@ def _curve_from(row: Mapping[str, Any]) -> NodeCurve:
         num_ranks=int(row["num_ranks"]),
         link_bytes_per_second=float(row["link_bytes_per_second"]),
         terms=CollectiveTerms(**terms),
+        provenance=str(row.get("provenance", "measured")),
     )

@@ -9,6 +9,7 @@ the wire.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,7 +21,7 @@ from hetrl.spec.topology import CollectiveTerms, MeasuredCollectives, Node
 
 SAME_BANDWIDTH = 0.1
 """Two links are of one kind if their bandwidths differ by less than this share."""
-PUBLISHED = ("nvlink3_sxm_intra", "nvlink4_sxm_intra", "nvlink5_sxm_intra")
+_SWITCHED = re.compile(r"nvlink\d+_(?!dgx)\w+_intra")
 """Links whose published curves hold for every host: all devices on NVSwitch. PCIe hosts differ tenfold."""
 PUBLISHED_IMPLEMENTATION = "nccl-tests"
 
@@ -43,7 +44,7 @@ class NodeCurve:
     terms
         Its seconds.
     provenance
-        ``measured`` on a machine of the user's, ``fitted`` to published measurements.
+        ``measured`` on a machine of the user's, ``fitted`` to published measurements (or the name of their package).
     """
 
     device: str
@@ -61,8 +62,8 @@ class NodeCurve:
         return stated == 0 or abs(node.intra_link.bytes_per_second / stated - 1.0) < SAME_BANDWIDTH
 
 
-def published_node_curves(curves: Sequence[LinkCurve]) -> tuple[NodeCurve, ...]:
-    """Curves of the built-in archive that hold for whole classes of hosts."""
+def published_node_curves(curves: Sequence[LinkCurve], provenance: str = "fitted") -> tuple[NodeCurve, ...]:
+    """Curves of published tables that hold for whole classes of hosts."""
     return tuple(
         NodeCurve(
             device=device_of(curve.gpu).name,
@@ -70,10 +71,10 @@ def published_node_curves(curves: Sequence[LinkCurve]) -> tuple[NodeCurve, ...]:
             num_ranks=curve.world_size,
             link_bytes_per_second=link_figures(curve.link)[1],
             terms=terms_of(curve),
-            provenance="fitted",
+            provenance=provenance,
         )
         for curve in curves
-        if curve.link in PUBLISHED and curve.implementation == PUBLISHED_IMPLEMENTATION
+        if _SWITCHED.fullmatch(curve.link) and curve.implementation == PUBLISHED_IMPLEMENTATION
         if curve.num_nodes == 1 and curve.op in OPERATIONS
     )
 
@@ -88,11 +89,14 @@ def terms_of(curve: LinkCurve) -> CollectiveTerms:
 
 
 def measured_collectives(node: Node, curves: Sequence[NodeCurve]) -> MeasuredCollectives | None:
-    """Return collectives of all operations and numbers of ranks inside a node; None if nothing like it was measured."""
+    """Return collectives of all operations and numbers of ranks inside a node; None if nothing like it was measured.
+
+    Curves of one provenance go together; the first one's counts.
+    """
     own = [curve for curve in curves if curve.holds_for(node)]
     if not own:
         return None
-    best = "measured" if any(curve.provenance == "measured" for curve in own) else "fitted"
+    best = own[0].provenance
     own = [curve for curve in own if curve.provenance == best]
     return MeasuredCollectives(
         terms={

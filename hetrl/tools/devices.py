@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetrl import catalog
+from hetrl.cost.operators import OperatorLibrary
 from hetrl.errors import EXIT_OK
 from hetrl.spec.device_names import catalogue_devices, find_device
 from hetrl.spec.devices import DeviceType
@@ -86,12 +87,34 @@ def print_one(device: DeviceType) -> None:
     print(f"  memory           {device.memory_bytes / GIB:.2f} GiB usable  [{sources.get('memory_bytes', everything)}]")
     bandwidth = device.memory_bytes_per_second / 1e9
     print(f"  memory bandwidth {bandwidth:g} GB/s  [{sources.get('memory_bytes_per_second', everything)}]")
+    print(f"  operator times   {operator_sources(device)}")
     if not device.can_train:
         print("  trains           no: forward passes only")
     if not device.peer_to_peer:
         print("  peer to peer     no: collectives go through the host")
     if device.notes:
         print(f"  note             {device.notes}")
+
+
+def operator_sources(device: DeviceType) -> str:
+    """Say where a plan's operator times on this device come from, and what else could be used."""
+    from hetrl_profiler.aiconfigurator import PACKAGE, installed_version, systems
+
+    library = OperatorLibrary.builtin()
+    operators = ("gemm", "attention_prefill", "attention_decode", "memory")
+    fitted = [name for name in operators if library.fitted(device.name, name, "bf16") is not None]
+    text = f"fitted to published measurements: {', '.join(fitted)}" if fitted else "datasheet figures"
+    version = installed_version()
+    if version is None:
+        return text
+    measured = [system for system in systems() if system.device_name == device.name and system.families]
+    if not measured:
+        return f"{text}; {PACKAGE} {version} has no tables of it"
+    families = ", ".join(sorted({family for system in measured for family in system.families}))
+    return (
+        f"{text}; {PACKAGE} {version} is installed and has tables of it ({families}): "
+        f"hetrl fit --aiconfigurator --device-name {device.name}"
+    )
 
 
 def print_instances(*, as_json: bool) -> int:

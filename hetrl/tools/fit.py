@@ -1,7 +1,8 @@
 """Fit cost coefficients to measurements and write them to a file for --models.
 
 --measurements takes files of `hetrl profile` and makes a cost model for `hetrl plan`. --data takes a folder of CSV
-tables and makes operator and link models for `hetrl predict`.
+tables, --aiconfigurator the tables of the package of that name; both make operator and link models for `hetrl plan`
+and `hetrl predict`.
 
 A device that hetrl has no built-in models of borrows what known devices have in common, so that some 60 points are
 enough; one with many points is fitted on its own. Each model keeps its measured ranges and cross-validated error.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--measurements", type=Path, nargs="+", action="extend", metavar="FILE", help="files of `hetrl profile`"
     )
+    source.add_argument(
+        "--aiconfigurator",
+        action="store_true",
+        help="tables of the package aiconfigurator-core (extra 'measured'); of --device-name, or of all devices",
+    )
+    parser.add_argument(
+        "--framework", default="vllm", help="whose kernels to take from the package (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: models.zip; with --measurements model.json")
     parser.add_argument("--config", type=Path, metavar="FILE", help="job file that describes the profiled devices")
     parser.add_argument("--models", type=Path, metavar="FILE", help="cost model to start from (default: built-in)")
@@ -51,16 +61,18 @@ def run(args: argparse.Namespace) -> int:
         out = args.out or Path("model.json")
         return fit_measurements(args.measurements, out=out, config=args.config, base=args.models)
     out = args.out or Path("models.zip")
-    from hetrl_profiler.fit.tables import curves_of, read_tables, samples_of
+    from hetrl_profiler.fit.tables import curves_of, samples_of
     from hetrl_profiler.fit.transfer import fit_any
 
-    tables = read_tables(args.data) if args.data.is_dir() else [read_table(args.data)]
-    if args.device_name is not None:
-        tables = [_only(table, args.device_name) for table in tables]
-        tables = [table for table in tables if len(table)]
-        if not tables:
-            raise SpecError(Problem(path="--device-name", message="no rows to fit", found=args.device_name))
-    chips = _chips(args, tables)
+    chips: Mapping[str, Mapping[str, Chip]]
+    facts: dict[str, object]
+    if args.aiconfigurator:
+        from hetrl.tools.fit_package import package_tables
+
+        tables, chips, facts = package_tables(args.device_name, args.framework)
+    else:
+        tables, chips = _data_tables(args)
+        facts = {"data": args.data.name}
     builtin = OperatorLibrary.builtin()
     models = []
     for (device, operator, dtype), samples in samples_of(tables, chips=chips).items():
@@ -71,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             )
             continue
         model = fit_any(samples, builtin)
+        model = replace(model, provenance=str(facts.get("provenance", model.provenance)))
         models.append(model)
         error = model.facts["cross_validated_mdape"]
         print(
@@ -79,8 +92,20 @@ def run(args: argparse.Namespace) -> int:
     curves = curves_of(tables)
     if curves:
         print(f"{len(curves)} link curves")
-    write_library(out, models, curves, {"data": args.data.name})
+    write_library(out, models, curves, facts)
     return EXIT_OK
+
+
+def _data_tables(args: argparse.Namespace) -> tuple[list[Table], dict[str, dict[str, Chip]]]:
+    from hetrl_profiler.fit.tables import read_tables
+
+    tables = read_tables(args.data) if args.data.is_dir() else [read_table(args.data)]
+    if args.device_name is not None:
+        tables = [_only(table, args.device_name) for table in tables]
+        tables = [table for table in tables if len(table)]
+        if not tables:
+            raise SpecError(Problem(path="--device-name", message="no rows to fit", found=args.device_name))
+    return tables, _chips(args, tables)
 
 
 def _only(table: Table, name: str) -> Table:

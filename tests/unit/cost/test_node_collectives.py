@@ -13,6 +13,7 @@ import pytest
 from benchmarks.random_plans import option_error, random_options
 from hetrl.cost.collectives import all_gather_seconds, all_reduce_seconds, best_all_reduce_seconds
 from hetrl.cost.model import CostModel, PhaseCalibration
+from hetrl.cost.model_files import BUILTIN, read_links, write_library
 from hetrl.cost.node_collectives import NodeCurve, measured_collectives
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.unit import UnitCosts
@@ -128,6 +129,23 @@ def test_saved_and_read_and_old_files(tmp_path: Path) -> None:
     old = CostModel.load(path)
     assert old.collectives == CostModel.builtin().collectives
     assert old.calibration("H100", "reduce") == PhaseCalibration()
+
+
+def test_operator_files_are_cost_models_too(tmp_path: Path) -> None:
+    """What `hetrl fit --aiconfigurator` writes goes before the built-in models, and is called what it says it is."""
+    said = "measured (some-package 1.0)"
+    own = OperatorLibrary.builtin().get("H100", "gemm", "bf16")
+    (switched, *_) = [each for each in read_links(BUILTIN) if each.link == "nvlink4_sxm_intra" and each.world_size == 8]
+    pcie = replace(switched, link="pcie4_intra", gpu="l40s")
+    path = tmp_path / "models.zip"
+    write_library(path, [replace(own, provenance=said)], [switched, pcie], {"provenance": said})
+    model = CostModel.load(path)
+    h100, _, l40s = benchmark_instance("guide20").topology.nodes
+    assert model.operator(h100.device_type, "gemm", "bf16").provenance == said
+    assert model.operator(h100.device_type, "attention_decode", "bf16").provenance == "fitted"
+    inside = measured_collectives(h100, model.collectives)
+    assert inside is not None and inside.provenance == said
+    assert measured_collectives(l40s, model.collectives) is None, "PCIe hosts differ: their curves are one host's"
 
 
 def test_provenance_says_where_collectives_come_from() -> None:
