@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetrl.search.exact.combining import Incumbent
-from hetrl.search.exact.milp import build_program, mps_text, solve_program
+from hetrl.search.exact.milp import build_program, mps_text, objective_of, solve_program
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.result import (
     Certificate,
@@ -53,8 +53,7 @@ def make_certificate(
     program = build_program(tasks, space.phases, space.classes, written, combinations)
     text = mps_text(program)
     answer = solve_program(program, mip)
-    exact = {frozenset(each.columns): each.exact_seconds for each in combinations}
-    found = exact.get(frozenset(answer.chosen), answer.objective)
+    found = objective_of(answer.chosen, space.phases, written, combinations)
     if answer.status != "optimal" or abs(found - best) > TOLERANCE * best:
         raise RuntimeError(f"search and integer program disagree: {best!r} and {found!r} ({answer.status}, {mip})")
     return Certificate(

@@ -67,6 +67,19 @@ def build_program(
     return program
 
 
+def objective_of(
+    chosen: Sequence[str],
+    phases: Sequence[Sequence[str]],
+    columns: Sequence[CertificateColumn],
+    combinations: Sequence[Combination],
+) -> float:
+    """Objective of a choice of columns to full precision; solvers print fewer digits."""
+    mine = [column for column in columns if column.name in set(chosen)]
+    relaxed = sum(max(sum(column.loads.get(task, 0.0) for column in mine) for task in phase) for phase in phases)
+    exact = {frozenset(each.columns): each.exact_seconds for each in combinations}
+    return max(relaxed, exact.get(frozenset(chosen), 0.0))
+
+
 def _node_rows(
     pulp: Any, program: Any, number: int, kind: NodeClass, columns: Sequence[CertificateColumn], x: dict[str, Any]
 ) -> None:

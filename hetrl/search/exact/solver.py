@@ -18,12 +18,15 @@ from hetrl.search.exact.columns import ColumnMaker, TaskBounds
 from hetrl.search.exact.combining import ColumnSearch, Incumbent
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
-from hetrl.search.exact.survivors import NeededGroups, Survivors, need_columns, screen_partition
+from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_columns, screen_partition
 from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.spec.job import Job
 
 Progress = Callable[[float, float, float], None]
+NUM_PROBED = 12
+NUM_PROBED_VECTORS = 12
+"""Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
 FIRST_WIDENING = 1.05
 """Where the warm start lies outside the space, the first incumbent that is asked for, relative to it."""
 
@@ -135,7 +138,6 @@ class _Solver:
 
     def search(self, incumbent: Incumbent) -> float:
         """One pass over all partitions; returns a lower bound of the objective."""
-        tolerance = 1.0 + self.gap
         self.searched, self.removals = [], []
         open_bounds: dict[int, float] = {}
         try:
@@ -143,7 +145,7 @@ class _Solver:
             open_bounds.update(dict.fromkeys(range(len(self.problem.space.partitions)), 0.0))
             for number, partition in enumerate(self.problem.space.partitions):
                 left = screen_partition(
-                    self.problem, self.bounds, partition, incumbent.objective / tolerance, self.stop
+                    self.problem, self.bounds, partition, incumbent.objective / (1.0 + self.gap), self.stop
                 )
                 open_bounds[number] = left.bound
                 if self.stop():
@@ -155,46 +157,75 @@ class _Solver:
                     self.remove(self.name(partition), len(partition), "bound of all its vectors", left.bound)
                 self.report(open_bounds, incumbent)
             self.count("partitions_screened", len(self.problem.space.partitions) - len(screened))
-            needed = NeededGroups()
-            for left in screened:
-                for tasks, vectors in zip(left.partition, left.vectors, strict=True):
-                    family = f"{self.name((tasks,))} in {self.name(left.partition)}"
-                    number = len(self.problem.space.vectors) - len(vectors)
-                    self.remove(family, number, "priced cost of the vector", incumbent.objective / tolerance)
-                need_columns(self.problem, self.bounds, left, incumbent.objective / tolerance, needed)
-            self.count("groups_costed", needed.number)
-            columns: dict[tuple[int, ...], dict[int, list[Column]]] = {}
-            for vector, groups in needed.limits.items():
-                made = self.maker.make(
-                    tuple(int(each) for each in self.problem.space.vectors[vector]), groups, needed.cutoffs[vector]
-                )
-                for tasks, found in made.items():
-                    columns.setdefault(tasks, {})[vector] = found
-                if self.stop():
-                    return self.lower(open_bounds, incumbent)
+            screened.sort(key=lambda each: each.bound)
+            for left in screened[:NUM_PROBED]:
+                if left.tighten(self.limit(incumbent)):
+                    self.explore([left.cheapest(NUM_PROBED_VECTORS)], incumbent, {})
+            self.removals += self.vector_removals(screened, incumbent)
+            screened = [left for left in screened if left.tighten(self.limit(incumbent))]
             numbers = {partition: number for number, partition in enumerate(self.problem.space.partitions)}
-            for left in sorted(screened, key=lambda each: each.bound):
-                groups_of = [
-                    [column for vector in vectors for column in columns[tasks][int(vector)]]
-                    for tasks, vectors in zip(left.partition, left.vectors, strict=True)
-                ]
-                one = ColumnSearch(self.problem, groups_of, left.prices, incumbent, tolerance, self.stop)
-                before = sum(len(each) for each in groups_of)
-                one.run()
-                self.searched.append(one)
-                self.count("nodes", one.num_nodes)
-                removed = before - sum(len(each) for each in one.groups)
-                self.remove(self.name(left.partition), removed, "priced cost of the column", one.limit)
-                if one.stopped:
-                    open_bounds[numbers[left.partition]] = max(one.bound, left.bound)
-                    return self.lower(open_bounds, incumbent)
-                open_bounds[numbers[left.partition]] = math.inf
-                self.report(open_bounds, incumbent)
+            for number in set(numbers.values()) - {numbers[left.partition] for left in screened}:
+                open_bounds[number] = math.inf
+            self.explore(screened, incumbent, open_bounds)
         except KeyboardInterrupt:
             if incumbent.placed is None:
                 raise
             self.interrupted = True
         return self.lower(open_bounds, incumbent)
+
+    def limit(self, incumbent: Incumbent) -> float:
+        """Bounds from here on cannot win."""
+        return incumbent.objective / (1.0 + self.gap) * (1 - SAFETY)
+
+    def vector_removals(self, screened: list[Survivors], incumbent: Incumbent) -> list[Removal]:
+        """Vectors that no plan better than the incumbent uses, by group and partition."""
+        removals = []
+        for left in screened:
+            for tasks, vectors in zip(left.partition, left.vectors, strict=True):
+                number = len(self.problem.space.vectors) - len(vectors)
+                family = f"{self.name((tasks,))} in {self.name(left.partition)}"
+                if number:
+                    removals.append(
+                        Removal(
+                            family=family,
+                            number=number,
+                            reason="priced cost of the vector",
+                            bound_seconds=self.limit(incumbent),
+                        )
+                    )
+        return removals
+
+    def explore(self, screened: list[Survivors], incumbent: Incumbent, open_bounds: dict[int, float]) -> None:
+        """Work out all columns that are left, and search every partition's combinations."""
+        final = bool(open_bounds)
+        needed = NeededGroups()
+        for left in screened:
+            need_columns(self.problem, self.bounds, left, incumbent.objective / (1.0 + self.gap), needed)
+        self.count("groups_costed", needed.number)
+        columns: dict[tuple[int, ...], dict[int, list[Column]]] = {}
+        for vector, groups in needed.limits.items():
+            counts = tuple(int(each) for each in self.problem.space.vectors[vector])
+            for tasks, found in self.maker.make(counts, groups, needed.cutoffs[vector]).items():
+                columns.setdefault(tasks, {})[vector] = found
+            if self.stop():
+                return
+        numbers = {partition: number for number, partition in enumerate(self.problem.space.partitions)}
+        for left in screened:
+            groups_of = [
+                [column for vector in vectors for column in columns[tasks][int(vector)]]
+                for tasks, vectors in zip(left.partition, left.vectors, strict=True)
+            ]
+            one = ColumnSearch(self.problem, groups_of, left.prices, incumbent, 1.0 + self.gap, self.stop)
+            one.run()
+            self.count("nodes", one.num_nodes)
+            if one.stopped:
+                return
+            if final:
+                self.searched.append(one)
+                removed = sum(len(each) for each in groups_of) - sum(len(each) for each in one.groups)
+                self.remove(self.name(left.partition), removed, "priced cost of the column", one.limit)
+                open_bounds[numbers[left.partition]] = math.inf
+                self.report(open_bounds, incumbent)
 
     def lower(self, open_bounds: dict[int, float], incumbent: Incumbent) -> float:
         """Bound of the whole space: what is still open, or the incumbent."""

@@ -42,6 +42,26 @@ class Survivors:
     vectors: list[Ints] = field(default_factory=list)
     values: list[Floats] = field(default_factory=list)
 
+    def tighten(self, limit: float) -> bool:
+        """Drop vectors that cannot win against a better incumbent; False if none are left."""
+        if self.bound >= limit:
+            return False
+        keep = [each - each.min() + self.bound < limit for each in self.values]
+        self.vectors = [each[mine] for each, mine in zip(self.vectors, keep, strict=True)]
+        self.values = [each[mine] for each, mine in zip(self.values, keep, strict=True)]
+        return True
+
+    def cheapest(self, number: int) -> Survivors:
+        """Keep the cheapest vectors of every group only."""
+        order = [np.argsort(each, kind="stable")[:number] for each in self.values]
+        return Survivors(
+            self.partition,
+            self.bound,
+            self.prices,
+            [each[mine] for each, mine in zip(self.vectors, order, strict=True)],
+            [each[mine] for each, mine in zip(self.values, order, strict=True)],
+        )
+
 
 @dataclass
 class NeededGroups:
@@ -94,17 +114,31 @@ def screen_partition(
         keep = [each - low + bound < limit for each, low in zip(values, least, strict=True)]
         vectors = [each[mine] for each, mine in zip(vectors, keep, strict=True)]
         values = [each[mine] for each, mine in zip(values, keep, strict=True)]
-        todo = [
-            np.flatnonzero(~bounds.exact[list(tasks)][:, left].all(axis=0))
-            for tasks, left in zip(partition, vectors, strict=True)
-        ]
-        if not any(len(each) for each in todo) or stop():
+        if stop() or not _refine(problem, bounds, partition, vectors, values):
             return Survivors(partition, bound, prices, vectors, values)
-        for tasks, left, cost, open_ in zip(partition, vectors, values, todo, strict=True):
+        rounds = LATER_ROUNDS
+
+
+def _refine(
+    problem: ExactProblem, bounds: TaskBounds, partition: Partition, vectors: list[Ints], values: list[Floats]
+) -> bool:
+    """Work out the fastest options where the loosest bounds still matter; False if there is nothing left to do.
+
+    The fluid bound of an engine is looser than that of training, and that of scoring is almost exact.
+    """
+    kinds = [task.kind for task in problem.job.workflow.tasks]
+    for kind in ("generate", "train", "score"):
+        done = False
+        for tasks, left, cost in zip(partition, vectors, values, strict=True):
+            mine = [task for task in tasks if kinds[task] == kind]
+            open_ = np.flatnonzero(~bounds.exact[mine][:, left].all(axis=0))
             number = max(SMALLEST_BATCH, len(open_) // 3)
             first = open_[np.argsort(cost[open_], kind="stable")[:number]]
-            bounds.refine(tasks, left[first])
-        rounds = LATER_ROUNDS
+            bounds.refine(mine, left[first])
+            done = done or len(open_) > 0
+        if done:
+            return True
+    return False
 
 
 def need_columns(
