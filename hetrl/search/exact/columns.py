@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.space import Vector
+from hetrl.search.exact.workers import Workers
 from hetrl_kernels.exact_groups import GroupColumns
 from hetrl_kernels.options import Option
 
@@ -20,8 +21,9 @@ MAX_COLUMNS = 20_000
 class TaskBounds:
     """Lower bounds ``[A, V]`` of all tasks on all vectors: the fluid bound, or the fastest option once asked for."""
 
-    def __init__(self, problem: ExactProblem) -> None:
+    def __init__(self, problem: ExactProblem, workers: Workers) -> None:
         self.problem = problem
+        self.workers = workers
         space = problem.space
         fluid = problem.context.fluid
         types = np.array([problem.tables.node_type[each.nodes[0]] for each in space.classes])
@@ -37,21 +39,14 @@ class TaskBounds:
 
     def refine(self, tasks: Iterable[int], vectors: NDArray[np.int64]) -> None:
         """Replace bounds by the fastest options."""
-        finder, space = self.problem.finder, self.problem.space
         wanted = list(tasks)
-        for index in vectors:
-            todo = [task for task in wanted if not self.exact[task, index]]
-            if not todo:
-                continue
-            key = space.key(space.vectors[index])
-            for task in todo:
-                best = finder.fastest(task, key)
-                self.seconds[task, index] = max(self.seconds[task, index], best)
-                if task in self.shared:
-                    together = finder.fastest_shared(task, self.problem.relaxed.trainers[task], key)
-                    self.shared[task][index] = max(self.shared[task][index], min(best, together))
-                self.exact[task, index] = True
-                self.num_worked_out += 1
+        items = [(task, int(index)) for index in vectors for task in wanted if not self.exact[task, index]]
+        for (task, index), (best, together) in zip(items, self.workers.fastest(items), strict=True):
+            self.seconds[task, index] = max(self.seconds[task, index], best)
+            if task in self.shared:
+                self.shared[task][index] = max(self.shared[task][index], together)
+            self.exact[task, index] = True
+        self.num_worked_out += len(items)
 
     def rows(self, tasks: Sequence[int], vectors: NDArray[np.int64]) -> Floats:
         """Rows of a group of tasks on vectors, from the bounds; syncs count nothing."""
@@ -78,6 +73,7 @@ class ColumnMaker:
         self.num_fronts = 0
         self.num_options = 0
         self.num_overflows = 0
+        self.known: dict[object, Column] = {}
 
     def make(
         self,
@@ -124,5 +120,18 @@ class ColumnMaker:
             found = search.run()
             self.num_overflows += search.overflow
             self.num_columns += len(found)
-            result[tasks] = [problem.column(tasks, vector, options) for options in found]
+            result[tasks] = [self.column(tasks, vector, options) for options in found]
         return result
+
+    def column(self, tasks: tuple[int, ...], vector: Vector, options: tuple[Option, ...]) -> Column:
+        """Return the column of these options; the same object whenever the same options come up again."""
+        key = (vector, tuple(_identity(option) for option in options))
+        if key not in self.known:
+            self.known[key] = self.problem.column(tasks, vector, options)
+        return self.known[key]
+
+
+def _identity(option: Option) -> tuple[object, ...]:
+    stages = tuple(tuple(replica) for replica in option.stages())
+    settings = (option.micro_batch, option.recompute, option.sharding, option.weights, option.optimizer)
+    return (option.task, option.degree, *settings, stages, tuple(option.shares()))

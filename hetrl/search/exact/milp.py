@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -154,6 +155,8 @@ def _mip_solver(pulp: Any, mip: str, time_limit_seconds: float | None) -> Any:
 
 
 def _pulp() -> Any:
+    # PuLP 3 announces the interface of PuLP 4 with every call
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="pulp")
     try:
         import pulp
     except ImportError as error:

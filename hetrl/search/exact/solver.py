@@ -19,6 +19,7 @@ from hetrl.search.exact.combining import ColumnSearch, Incumbent
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
 from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_columns, screen_partition
+from hetrl.search.exact.workers import Workers
 from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.spec.job import Job
@@ -40,6 +41,7 @@ def solve_exact(
     mip: str | None = "cbc",
     progress: Progress | None = None,
     warm_start: Plan | None = None,
+    threads: int | None = None,
 ) -> ExactResult:
     """Find the best plan of the declared space, and prove it.
 
@@ -55,8 +57,14 @@ def solve_exact(
         Called with (lower bound, incumbent, gap).
     warm_start
         A plan to start from; the hybrid search makes one if none is given.
+    threads
+        Worker processes; None for one per core where the space is large. The answer does not depend on it.
     """
-    return _Solver(job, costs, gap, time_limit_seconds, mip, progress).run(warm_start)
+    solver = _Solver(job, costs, gap, time_limit_seconds, mip, progress, threads)
+    try:
+        return solver.run(warm_start)
+    finally:
+        solver.workers.close()
 
 
 class _Solver:
@@ -68,12 +76,14 @@ class _Solver:
         time_limit_seconds: float | None,
         mip: str | None,
         progress: Progress | None,
+        threads: int | None,
     ) -> None:
         self.start = time.monotonic()
         self.deadline = self.start + time_limit_seconds if time_limit_seconds is not None else math.inf
         self.problem = ExactProblem(job, costs)
         self.job, self.costs, self.gap, self.mip, self.progress = job, costs, gap, mip, progress
-        self.bounds = TaskBounds(self.problem)
+        self.workers = Workers(self.problem, threads)
+        self.bounds = TaskBounds(self.problem, self.workers)
         self.maker = ColumnMaker(self.problem)
         self.counts: dict[str, int] = {}
         self.searched: list[ColumnSearch] = []

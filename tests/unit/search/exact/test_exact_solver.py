@@ -1,0 +1,122 @@
+"""The exact solver as a whole on small jobs: evaluator, certificate, hybrid search, other workflows and objectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from benchmarks.search import small_job
+from hetrl.cost.evaluate import evaluate
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import SpecError
+from hetrl.plan.rules import plan_problems
+from hetrl.search.exact import Certificate, ExactResult
+from hetrl.search.exact.milp import solve_mps
+from hetrl.search.exact.solver import solve_exact
+from hetrl.spec.job import Job
+from hetrl.spec.load import job_from_values
+from tests.helpers.jobs import workflow_job
+
+
+def solved(job: Job, **more: object) -> ExactResult:
+    return solve_exact(job, UnitCosts(CostModel.builtin(), job.precision), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_optimum_is_what_the_evaluator_says_and_no_worse_than_the_search(seed: int) -> None:
+    job = small_job(seed)
+    result = solved(job)
+    assert result.status == "optimal"
+    assert result.plan is not None
+    estimate = evaluate(job, result.plan, UnitCosts(CostModel.builtin(), job.precision))
+    assert estimate.feasible
+    assert estimate.step_seconds == pytest.approx(result.objective, rel=1e-12)
+    assert result.objective <= result.seed_objective * (1 + 1e-12)
+    assert result.lower_bound == pytest.approx(result.objective, rel=1e-9)
+    assert plan_problems(job, result.plan) == []
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "GRPO", "ReMax", "RLOO", "DPO", "multi-reward"])
+def test_every_workflow(algorithm: str) -> None:
+    job = workflow_job(algorithm)
+    result = solved(job)
+    assert result.status == "optimal"
+    assert result.objective <= result.seed_objective * (1 + 1e-12)
+    assert result.certificate is not None
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_asynchronous_periods(staleness: int) -> None:
+    job = workflow_job("GRPO", staleness=staleness)
+    result = solved(job)
+    assert result.status == "optimal"
+    assert result.objective <= result.seed_objective * (1 + 1e-12)
+    assert result.objective < solved(workflow_job("GRPO")).objective
+
+
+def test_certificate_is_plain_data_and_two_solvers_agree() -> None:
+    result = solved(small_job(5))
+    assert result.certificate is not None
+    text = json.dumps(result.certificate.to_json(), allow_nan=False)
+    again = Certificate.from_json(json.loads(text))
+    assert again == result.certificate
+    for mip in ("cbc", "highs"):
+        answer = solve_mps(again.mps, mip)
+        assert answer.status == "optimal"
+        assert answer.objective == pytest.approx(result.objective, rel=1e-6)
+
+
+def test_result_depends_neither_on_the_start_nor_on_the_number_of_processes() -> None:
+    job = workflow_job("GRPO")
+    result = solved(job)
+    again = solved(job, warm_start=result.plan, threads=2)
+    assert again.objective == result.objective
+    assert again.counts["combinations_evaluated"] <= result.counts["combinations_evaluated"]
+
+
+def test_a_gap_that_is_good_enough_holds() -> None:
+    job = small_job(0)
+    exact = solved(job)
+    loose = solved(job, gap=0.05)
+    assert loose.gap <= 0.05 + 1e-12
+    assert loose.lower_bound <= exact.objective <= loose.objective * (1 + 1e-12)
+
+
+def test_jobs_that_fit_nowhere_are_proven_infeasible() -> None:
+    job = job_from_values(
+        {
+            "workflow": {"algorithm": "GRPO", "actor_model": "Llama-3-70B", "reference_model": "Llama-3-70B"},
+            "cluster_topology": {"nodes": [{"id": "a", "gpus": 2, "type": "L4", "interconnect": "PCIe-Gen4"}]},
+        },
+        source="test",
+    )
+    result = solved(job)
+    assert result.status == "infeasible"
+    assert result.plan is None
+    assert "actor_train" in result.message
+
+
+def test_no_time_gives_the_warm_start_with_a_bound() -> None:
+    job = workflow_job("PPO")
+    exact = solved(job)
+    hurried = solved(job, warm_start=exact.plan, time_limit_seconds=0.0)
+    assert hurried.status == "feasible"
+    assert hurried.stopped_by_time
+    assert hurried.objective == pytest.approx(exact.objective, rel=1e-12)
+    assert hurried.lower_bound <= exact.objective
+    assert hurried.certificate is None
+
+
+def test_unknown_integer_solver_is_refused() -> None:
+    with pytest.raises(SpecError, match="cbc, highs, gurobi"):
+        solved(small_job(2), mip="scip")
+
+
+def test_certificates_are_frozen() -> None:
+    result = solved(small_job(2))
+    assert result.certificate is not None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.certificate.optimum_seconds = 0.0  # type: ignore[misc]
