@@ -31,6 +31,7 @@ _EXTRA_OF_PACKAGE = {
     "tensorboard": "ray",
     "sklearn": "profile",
     "boto3": "aws",
+    "numba": "sweeps",
     "aiconfigurator_core": "measured",
 }
 

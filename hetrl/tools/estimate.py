@@ -12,9 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
+from hetrl.cost.replays import Spread, replayed_steps
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
@@ -36,24 +39,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="plan.json, or a YAML file with groups and strategies")
     parser.add_argument("--config", type=Path, help="job file; needed for a YAML plan")
     parser.add_argument("--models", type=Path, help="cost model written by hetrl fit or refit (default: built-in)")
+    parser.add_argument(
+        "--scenarios",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replay N steps with drawn lengths: p10, p50, p90",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument(
+        "--device-spread", type=float, default=0.0, metavar="S", help="log-normal slow-downs of devices, e.g. 0.05"
+    )
+    parser.add_argument("--link-spread", type=float, default=0.0, metavar="S", help="the same for transfers")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, evaluate, print."""
+    _check(args)
     model = read_cost_model(args.models)
     job, plan, costs = _read(args, model)
     problems = plan_problems(job, plan)
     if problems:
         raise SpecError(problems)
     estimate = evaluate(job, plan, costs)
+    quantiles = _quantiles(args, job, plan, costs) if args.scenarios > 0 and estimate.feasible else {}
     if args.json and estimate.feasible:
-        print(json.dumps(estimate.to_json([node.id for node in job.topology.nodes]), indent=1))
+        prediction = estimate.to_json([node.id for node in job.topology.nodes])
+        print(json.dumps(prediction | ({"scenarios": quantiles} if quantiles else {}), indent=1))
     elif args.json:
         print(json.dumps({"feasible": False, "problems": [str(problem) for problem in estimate.problems]}, indent=1))
     else:
         print("\n".join(estimate_lines(job, plan, estimate)))
+        if quantiles:
+            shown = ", ".join(
+                f"{name} {format_seconds(quantiles[f'{name}_seconds'])}" for name in ("p10", "p50", "p90")
+            )
+            print(f"{args.scenarios} scenarios: {shown}")
     return EXIT_OK if estimate.feasible else EXIT_INFEASIBLE
+
+
+def _quantiles(args: argparse.Namespace, job: Job, plan: Plan, costs: UnitCosts) -> dict[str, float]:
+    """Replay the step in many scenarios."""
+    spread = Spread(devices=args.device_spread, links=args.link_spread)
+    steps = replayed_steps(job, plan, costs, num_scenarios=args.scenarios, seed=args.seed, spread=spread)
+    names = ("p10_seconds", "p50_seconds", "p90_seconds")
+    figures = dict(zip(names, np.quantile(steps, (0.1, 0.5, 0.9)).tolist(), strict=True))
+    return {"number": args.scenarios, "seed": args.seed, **figures}
+
+
+def _check(args: argparse.Namespace) -> None:
+    limits = {"scenarios": 1_000_000, "seed": 2**32 - 1, "device_spread": 2.0, "link_spread": 2.0}
+    problems = [
+        Problem(path=f"--{name.replace('_', '-')}", message="out of range", found=f"{given:g}", valid=f"0 to {most:g}")
+        for name, most in limits.items()
+        for given in [getattr(args, name)]
+        if not 0 <= given <= most
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def _read(args: argparse.Namespace, model: CostModel) -> tuple[Job, Plan, UnitCosts]:

@@ -159,4 +159,4 @@ def test_planning_loads_neither_torch_nor_ray_nor_vllm_nor_scikit_learn(tmp_path
     arguments = ["plan", "--config", str(ROOT / "configs" / "rlhf_70b.yaml"), "--out", "plan.json", "--quiet"]
     loaded = loaded_modules(f"from hetrl.tools.main import main; assert main({arguments}) == 0", tmp_path)
     assert (tmp_path / "plan.json").is_file()
-    assert not loaded & {"torch", "ray", "vllm", "sklearn", "transformers"}
+    assert not loaded & {"torch", "ray", "vllm", "sklearn", "transformers", "numba", "jsonschema"}
