@@ -30,8 +30,9 @@ from hetrl.workload.memory import kv_bytes_per_token
 from tests.reference.step_grid import Floats, GridActivity, step_grid
 
 Ints = NDArray[np.int64]
-MAX_COMBINATIONS = 4_000_000
-"""Of one group on one vector, and of one set of groups: more is refused."""
+MAX_GROUP_COMBINATIONS = 60_000
+MAX_GRID = 4_000_000
+"""Combinations of options inside groups, all in all, and of groups in one set: more is refused."""
 
 
 class TooLarge(Exception):
@@ -82,22 +83,40 @@ class Exhaustive:
         self.tasks = problem.job.workflow.tasks
         self.topology = problem.job.topology
         self.num_nodes = len(self.topology.nodes)
+        self.of_nodes = [
+            range(first, first + node.num_devices)
+            for first, node in zip(self.topology.first_device, self.topology.nodes, strict=False)
+        ]
         self.limits = np.array([device_limit(self.job, self.topology.first_device[n]) for n in range(self.num_nodes)])
         self.host_limits = np.array([float(node.host_ram_bytes) for node in self.topology.nodes])
         self.tables: dict[tuple[tuple[int, ...], Vector], GroupTable | None] = {}
         self.pieces: dict[tuple[int, Vector], tuple[Piece, ...]] = {}
+        self.bare: dict[tuple[TaskPlan, str], Piece] = {}
+        self.engine_seconds: dict[tuple[TaskPlan, tuple[float, ...]], float] = {}
         self.result = Enumeration()
 
     def run(self) -> Enumeration:
         """Look at everything."""
         space = self.problem.space
         vectors = [tuple(int(each) for each in row) for row in space.vectors]
+        if self.group_combinations(vectors) > MAX_GROUP_COMBINATIONS:
+            raise TooLarge
         for partition in space.partitions:
             for chosen in self.assignments(partition, vectors, tuple(int(each) for each in space.capacity)):
                 tables = [self.table(group, vector) for group, vector in zip(partition, chosen, strict=True)]
                 if all(table is not None and len(table.seconds) for table in tables):
                     self.evaluate([table for table in tables if table is not None], chosen)
         return self.result
+
+    def group_combinations(self, vectors: Sequence[Vector]) -> int:
+        """Combinations of options in all groups on all vectors, those that share weights not counted."""
+        groups = {group for partition in self.problem.space.partitions for group in partition}
+        numbers = {
+            (task, vector): len(declared_options(self.problem, task, vector))
+            for task in range(len(self.tasks))
+            for vector in vectors
+        }
+        return sum(math.prod(numbers[task, vector] for task in group) for group in groups for vector in vectors)
 
     def assignments(
         self, groups: Sequence[tuple[int, ...]], vectors: Sequence[Vector], left: tuple[int, ...]
@@ -124,11 +143,10 @@ class Exhaustive:
 
     def plan_of(self, option: object) -> TaskPlan:
         """An option on the first devices of its canonical nodes."""
-        none = [0] * self.num_nodes
-        return task_plan(self.problem.context, option, none, option.shares())  # type: ignore[arg-type, attr-defined]
+        return task_plan(self.problem.context, option, self.of_nodes, option.shares())  # type: ignore[arg-type, attr-defined]
 
     def sharing(self, task: int, trainer: Piece) -> tuple[Piece, ...]:
-        """Scoring with the weights of the train task: its stages, at every micro-batch of the declared scoring options."""
+        """Scoring with the weights of the train task: its stages, at every micro-batch of scoring."""
         if trainer.plan.sharding == "fsdp" or trainer.plan.residency.weights_when_idle != "resident":
             return ()
         base = replace(
@@ -211,8 +229,6 @@ class Exhaustive:
 
         for chosen in self.choices(others, vector):
             self.result.combinations += 1
-            if self.result.combinations > MAX_COMBINATIONS:
-                raise TooLarge
             if not engines:
                 if self.fits(chosen):
                     keep(chosen)
@@ -258,22 +274,32 @@ class Exhaustive:
         return all((idle - piece.idle + piece.active <= self.limits).all() for piece in chosen)
 
     def engine(self, task: int, plan: TaskPlan, weights: str, beside: Sequence[Piece]) -> Piece | None:
-        """An engine with its KV pools in the room that the other tasks of its group leave; None if there is too little."""
-        batch = self.job.batch
+        """An engine with its KV pools in the room that the rest of its group leaves; None if too little."""
         plan = replace(plan, residency=Residency(weights_when_idle=weights), micro_batch_size=ENGINE_CONCURRENCY)
-        bare = self.piece(task, plan, seconds=0.0)
+        if (plan, weights) not in self.bare:
+            self.bare[plan, weights] = self.piece(task, plan, seconds=0.0)
+        bare = self.bare[plan, weights]
         if not self.fits([*beside, bare]):
             return None
-        zero = np.zeros(self.num_nodes)
-        idle = np.sum([zero, *(piece.idle for piece in beside)], axis=0)
+        idle = np.sum([np.zeros(self.num_nodes), *(piece.idle for piece in beside)], axis=0)
         room = self.limits - idle - bare.active
         if weights == "resident":
             for piece in beside:
                 busy = idle - piece.idle + np.maximum(piece.active, piece.sync)
                 room = np.minimum(room, self.limits - busy - bare.active)
+        tokens = self.kv_tokens(task, plan, room)
+        if min(tokens) < self.job.batch.max_sequence_tokens:
+            return None
+        if (plan, tokens) not in self.engine_seconds:
+            self.engine_seconds[plan, tokens] = self.time_engine(task, plan, tokens)
+        return replace(bare, seconds=self.engine_seconds[plan, tokens])
+
+    def kv_tokens(self, task: int, plan: TaskPlan, room: Floats) -> tuple[float, ...]:
+        """Tokens of every replica's KV pool in the room that a device of every node has."""
+        batch = self.job.batch
         per_prompt = self.tasks[task].sequences_per_prompt
         useful = max(ENGINE_CONCURRENCY * in_flight_tokens(batch, per_prompt), float(batch.max_sequence_tokens))
-        table = []
+        found = []
         for replica in plan.replicas:
             tokens, first = useful, 0
             for stage in replica.stages:
@@ -285,36 +311,41 @@ class Exhaustive:
                     bytes_per_element=DTYPE_BYTES[self.job.precision.kv_cache_dtype],
                 )
                 first += stage.num_layers
-                node = self.topology.devices[stage.devices[0]].node
-                tokens = min(tokens, math.floor(room[node] / held))
-            if tokens < batch.max_sequence_tokens:
-                return None
-            table.append(
-                [
-                    replica_generation(
-                        self.costs,
-                        self.topology,
-                        batch,
-                        self.tasks[task],
-                        plan,
-                        replace(replica, num_prompts=share),
-                        float(tokens),
-                    ).seconds
-                    for share in range(1, batch.num_prompts + 1)
-                ]
-            )
-        shares = threshold_fill(table, batch.num_prompts)
+                tokens = min(tokens, math.floor(room[self.topology.devices[stage.devices[0]].node] / held))
+            found.append(float(tokens))
+        return tuple(found)
+
+    def time_engine(self, task: int, plan: TaskPlan, tokens: tuple[float, ...]) -> float:
+        """Seconds with the best shares of the replicas."""
+        total = self.job.batch.num_prompts
+        table = [
+            [
+                replica_generation(
+                    self.costs,
+                    self.topology,
+                    self.job.batch,
+                    self.tasks[task],
+                    plan,
+                    replace(replica, num_prompts=share),
+                    held,
+                ).seconds
+                for share in range(1, total + 1)
+            ]
+            for replica, held in zip(plan.replicas, tokens, strict=True)
+        ]
+        shares = threshold_fill(table, total)
         seconds = max(row[share - 1] for row, share in zip(table, shares, strict=True) if share)
-        whole = replace(plan, replicas=tuple(replace(each, num_prompts=batch.num_prompts) for each in plan.replicas))
-        switch = switch_seconds(self.job, self.tasks[task], whole, task_memory(self.job, self.tasks[task], whole))
-        return replace(bare, seconds=seconds + switch)
+        whole = replace(plan, replicas=tuple(replace(each, num_prompts=total) for each in plan.replicas))
+        return seconds + switch_seconds(
+            self.job, self.tasks[task], whole, task_memory(self.job, self.tasks[task], whole)
+        )
 
     # --- whole steps -----------------------------------------------------------------------------------------------
 
     def evaluate(self, tables: Sequence[GroupTable], vectors: Sequence[Vector]) -> None:
         """Step time of every combination of the groups' entries, on every packing."""
         size = math.prod(len(table.seconds) for table in tables)
-        if size > MAX_COMBINATIONS:
+        if size > MAX_GRID:
             raise TooLarge
         for maps in packings(self.problem.space, vectors):
             self.result.combinations += size

@@ -12,7 +12,7 @@ ALGORITHMS = ("GRPO", "GRPO", "DPO", "online DPO", "ReMax", "PPO", "multi-reward
 
 
 def small_model(rng: random.Random, name: str, *, plain: bool) -> dict[str, Any]:
-    """A Qwen2-like model of 0.2 to 1.5 billion parameters; ``plain`` ones admit no tensor parallelism and few stages."""
+    """A Qwen2-like model of 0.2 to 1.5 billion parameters; ``plain`` ones admit no tensor parallelism."""
     heads = 1 if plain else rng.choice((1, 2, 2, 4))
     hidden = rng.choice((2048, 4096))
     return {
