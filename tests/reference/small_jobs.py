@@ -98,7 +98,11 @@ def small_values(seed: int) -> dict[str, Any]:
             "max_response_tokens": 256,
             "num_mini_batches": rng.choice((1, 2)),
         },
-        "optimizer": {"memory_safety_margin": 0.1, "max_search_seconds": 600},
+        "optimizer": {
+            "memory_safety_margin": 0.1,
+            "max_search_seconds": 600,
+            "executable": rng.random() < (0.9 if many_tasks else 0.3),  # fewer options: no offload, no sharding
+        },
     }
 
 
