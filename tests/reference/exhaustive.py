@@ -91,6 +91,7 @@ class Exhaustive:
         self.host_limits = np.array([float(node.host_ram_bytes) for node in self.topology.nodes])
         self.tables: dict[tuple[tuple[int, ...], Vector], GroupTable | None] = {}
         self.pieces: dict[tuple[int, Vector], tuple[Piece, ...]] = {}
+        self.may_drop = not self.job.optimizer.executable  # the runtime keeps engines loaded
         self.bare: dict[tuple[TaskPlan, str], Piece] = {}
         self.engine_seconds: dict[tuple[TaskPlan, tuple[float, ...]], float] = {}
         self.result = Enumeration()
@@ -234,7 +235,7 @@ class Exhaustive:
                     keep(chosen)
                 continue
             for option in declared_options(self.problem, engines[0], vector):
-                for weights in ("resident", "dropped") if others else ("resident",):
+                for weights in ("resident", "dropped") if others and self.may_drop else ("resident",):
                     engine = self.engine(engines[0], self.plan_of(option), weights, chosen)
                     if engine is not None:
                         keep([*chosen, engine])
