@@ -208,7 +208,7 @@ class OperatorLibrary:
         self._models = {(model.device, model.operator, model.dtype): model for model in models}
         self._lazy: dict[tuple[str, str, str], LazyModel] = {}
         self._loaded: dict[tuple[str, str, str], OperatorModel] = {}
-        self._datasheet: dict[tuple[str, str, str], OperatorModel] = {}
+        self._datasheet: dict[tuple[str, Chip, bool, str, str], OperatorModel] = {}
 
     def keys(self) -> tuple[tuple[str, str, str], ...]:
         """(device, operator, dtype) of every fitted model."""
@@ -244,11 +244,10 @@ class OperatorLibrary:
         fitted = self.fitted(device.name, operator, dtype)
         if fitted is not None:
             return fitted
-        key = (device.name, operator, dtype)
+        chip, with_residual = chip_of(device, dtype), device.vendor == "nvidia"
+        key = (device.name, chip, with_residual, operator, dtype)  # jobs may describe different devices by one name
         if key not in self._datasheet:
-            self._datasheet[key] = self.datasheet(
-                device.name, operator, dtype, chip_of(device, dtype), with_residual=device.vendor == "nvidia"
-            )
+            self._datasheet[key] = self.datasheet(device.name, operator, dtype, chip, with_residual=with_residual)
         return self._datasheet[key]
 
     def datasheet(self, name: str, operator: str, dtype: str, chip: Chip, *, with_residual: bool) -> OperatorModel:

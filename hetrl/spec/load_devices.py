@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetrl.spec.device_names import find_device
+from hetrl.spec.device_names import catalogue_devices, find_device
 from hetrl.spec.devices import DTYPES, VENDORS, DeviceType
 from hetrl.spec.section import Report, Section
 from hetrl.units import parse_bandwidth, parse_bytes, parse_flops
@@ -21,6 +21,9 @@ def read_device_types(values: object, report: Report) -> dict[str, DeviceType]:
     for name, entry in values.items():
         path = f"device_types.{name}"
         section = Section(entry, path, report, DEVICE_KEYS)
+        if name in catalogue_devices():  # or the catalogue card's measurements would stand for another device
+            report.problem(path, "is a device of the catalogue", name, f"another name, with `like: {name}`")
+            continue
         device = report.attempt(None, _described_device, name, section)
         if device is not None:
             made[name] = device

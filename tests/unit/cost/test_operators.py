@@ -14,6 +14,7 @@ from hetrl.cost.operators import UNFITTED, OperatorLibrary, OperatorModel
 from hetrl.cost.work import Chip, work_of
 from hetrl.errors import SpecError
 from hetrl.spec.device_names import find_device
+from tests.helpers.jobs import two_nodes
 
 CHIP = Chip(flops_per_second=100e12, memory_bytes_per_second=1e12, num_multiprocessors=100, l2_bytes=1e6)
 
@@ -216,3 +217,16 @@ def test_a_saved_library_holds_what_was_added_to_the_shipped_models(tmp_path: Pa
     again = OperatorLibrary.load(path)
     assert again.get("H100", "gemm", "bf16").predict(m=8, n=8, k=8).seconds[0] > 7
     assert again.get("H200", "gemm", "bf16").provenance == "fitted"
+
+
+def test_devices_of_one_name_in_different_jobs_are_different_devices() -> None:
+    """One process may plan several jobs, each with device types of its own."""
+    library = OperatorLibrary.builtin()
+    seconds = []
+    for peak in (50, 400):
+        figures = {"flops": {"bf16": f"{peak}TFLOPS"}, "memory": "40GB", "memory_bandwidth": "1TB/s"}
+        node = {"id": "n", "gpus": 2, "type": "npu", "interconnect": "50GB/s", "host_ram": "64GiB", "cpu_cores": 8}
+        job = two_nodes({"device_types": {"npu": figures}, "cluster_topology.nodes": [node]})
+        kind = job.topology.device_types[0]
+        seconds.append(library.for_device(kind, "gemm", "bf16").predict(m=8192, n=8192, k=8192).seconds[0])
+    assert seconds[0] > 4 * seconds[1]

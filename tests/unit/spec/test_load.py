@@ -263,3 +263,9 @@ def test_a_family_of_links_means_the_device_s_own_link(device: str, name: str, o
 def test_a_family_that_a_device_does_not_have_is_refused_with_its_own() -> None:
     with pytest.raises(SpecError, match=r"interconnect: not a link of MI300X.*Infinity Fabric"):
         job_with("[{id: node, gpus: 8, type: MI300X, interconnect: NeuronLink}]")
+
+
+def test_a_described_device_may_not_bear_the_name_of_a_catalogue_one() -> None:
+    more = "device_types: {H100: {flops: 300TFLOPS, memory: 64GB, memory_bandwidth: 1TB/s}}"
+    with pytest.raises(SpecError, match=r"device_types\.H100: is a device of the catalogue.*like: H100"):
+        job_with("[{id: node, gpus: 8, type: H100}]", more)
