@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl.search.exact.placing import Placed, place
+from hetrl.search.exact.placing import Placed, on_best_links, place
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.relaxation import Prices, lagrangian_bound
 from hetrl.search.exact.survivors import LATER_ROUNDS, SAFETY
@@ -37,7 +37,10 @@ class Incumbent:
         key = frozenset(id(column) for column in columns)
         if key in self.evaluated:
             return
-        placed = place(self.problem, columns)
+        if self.problem.space.best_links:
+            placed = on_best_links(self.problem, columns, relaxed)
+        else:
+            placed = place(self.problem, columns)
         self.num_evaluated += 1
         self.evaluated[key] = (tuple(columns), relaxed, placed.objective)
         if placed.objective < self.objective or (self.placed is None and placed.objective <= self.objective):

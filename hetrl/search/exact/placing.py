@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +58,34 @@ class Placed:
         return Plan(groups=tuple(groups), tasks=tuple(sorted(plans, key=lambda each: names.index(each.task))))
 
 
+def on_best_links(problem: ExactProblem, columns: Sequence[Column], relaxed: float) -> Placed:
+    """Take a combination at its relaxed cost, which bounds it on any nodes, placed on the first ones that fit."""
+    for groups, _ in _ways(problem, columns):
+        return Placed(tuple(columns), relaxed, relaxed, groups)
+    return Placed(tuple(columns), math.inf, math.inf, [])
+
+
+def canonical_plans(problem: ExactProblem, columns: Sequence[Column]) -> Iterator[Plan]:
+    """All plans of a combination with groups on consecutive nodes, in every order of the groups."""
+    for order in permutations(columns):
+        for groups, _ in _ways(problem, order):
+            yield Placed((), math.inf, math.inf, groups).plan(problem)
+
+
 def place(problem: ExactProblem, columns: Sequence[Column]) -> Placed:
     """Evaluate all packings of a combination; options keep their costs, since the nodes of a class are equal."""
     best = Placed(tuple(columns), math.inf, math.inf, [])
+    for groups, choices in _ways(problem, columns):
+        seconds = problem.steps.placed(choices)
+        objective = seconds * problem.steps.price(choices) if problem.dollars and seconds < math.inf else seconds
+        if objective < best.objective:
+            best = Placed(tuple(columns), seconds, objective, groups)
+    return best
+
+
+def _ways(
+    problem: ExactProblem, columns: Sequence[Column]
+) -> Iterator[tuple[list[tuple[tuple[Option, ...], NDArray[np.int32]]], list[Choice]]]:
     counts = [problem.space.counts(column.vector) for column in columns]
     for maps in packings(problem.space, [column.vector for column in columns]):
         choices: list[Choice] = []
@@ -67,12 +93,8 @@ def place(problem: ExactProblem, columns: Sequence[Column]) -> Placed:
         for column, canonical, to in zip(columns, counts, maps, strict=True):
             here = np.zeros_like(canonical)
             here[to[canonical > 0]] = canonical[canonical > 0]
-            devices = Devices(problem.context.kernel_tables, here)
+            devices = Devices(problem.kernel_tables, here)
             moved = tuple(relocated(option, to, devices) for option in column.options)
             choices.append(problem.steps.choice(moved, here.tobytes()))
             groups.append((moved, here))
-        seconds = problem.steps.placed(choices)
-        objective = seconds * problem.steps.price(choices) if problem.dollars and seconds < math.inf else seconds
-        if objective < best.objective:
-            best = Placed(tuple(columns), seconds, objective, groups)
-    return best
+        yield groups, choices

@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetrl.cost.model import PHASES
-from hetrl.cost.tables import TASK_KINDS
+from hetrl.cost.tables import SCALARS, TASK_KINDS, CostTables
 from hetrl.cost.unit import UnitCosts
+from hetrl.errors import Problem, SpecError
 from hetrl.search.context import ENGINE_CONCURRENCY, SearchContext
 from hetrl.search.exact.relaxation import Relaxation, relaxation
 from hetrl.search.exact.space import Space, Vector, declared_space
 from hetrl.search.level2_parallelism import allowed_features
-from hetrl.spec.job import Job
+from hetrl.spec.job import Constraints, Job
 from hetrl_kernels.fronts import ExactFinder
 from hetrl_kernels.groups import Steps
 from hetrl_kernels.options import Option
+from hetrl_kernels.tables import Tables
 
 Floats = NDArray[np.float64]
 
@@ -55,13 +57,18 @@ class ExactProblem:
     def __init__(self, job: Job, costs: UnitCosts, context: SearchContext | None = None) -> None:
         self.job = job
         self.costs = costs
+        refuse_constraints(job)
         self.context = context or SearchContext(job, costs)
         self.tables = self.context.tables
         self.space: Space = declared_space(job, self.tables)
+        self.kernel_tables = self.context.kernel_tables
+        if self.space.best_links:
+            self.tables = best_links(self.space, self.tables)
+            self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
         self.relaxed: Relaxation = relaxation(self.space)
         self.dollars = job.optimizer.minimises_dollars
         slack, far = self._slacks()
-        self.finder = ExactFinder(self.context.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
+        self.finder = ExactFinder(self.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
         fluid = self.context.fluid
         self.steps = Steps(self.finder, fluid.device_seconds, fluid.latency, fluid.fixed, self.dollars)
 
@@ -99,7 +106,9 @@ class ExactProblem:
             for target in targets:
                 if target not in by_task or by_task[target].weights == SHARED:
                     continue
-                if trainer in by_task:
+                if trainer in by_task and self.space.best_links:  # its own devices' links alone: no more is certain
+                    syncs[target] = self.steps.weight_sync(by_task[target], by_task[target])
+                elif trainer in by_task:
                     syncs[target] = self.steps.weight_sync(by_task[trainer], by_task[target])
                 else:
                     syncs[target] = self.finder.sync_floor(by_task[target])
@@ -115,6 +124,46 @@ class ExactProblem:
         )[0]
         price = self.steps.price([self.steps.choice(chosen, self.space.key(vector))]) if self.dollars else 0.0
         return Column(tasks=tasks, vector=vector, options=chosen, syncs=syncs, rows=rows, usd_per_second=price)
+
+
+def refuse_constraints(job: Job) -> None:
+    """Refuse what this solver does not know.
+
+    Raises
+    ------
+    SpecError
+        For jobs with ``optimizer.constraints``.
+    """
+    if job.optimizer.constraints != Constraints():
+        raise SpecError(
+            Problem(
+                path="optimizer.constraints",
+                message="the exact solver knows no constraints beyond the job's own",
+                found=str(job.optimizer.constraints),
+                valid="solver: hybrid",
+                rule="SOLVER",
+            )
+        )
+
+
+def best_links(space: Space, tables: CostTables) -> CostTables:
+    """Give every pair of nodes of two classes the best latency and the best bandwidth of any such pair."""
+    latency, bandwidth = tables.link_latency.copy(), tables.link_bandwidth.copy()
+    own = np.eye(len(latency), dtype=np.bool_)
+    for a in space.classes:
+        for b in space.classes:
+            block = np.ix_(a.nodes, b.nodes)
+            apart = ~own[block]
+            if apart.any():
+                latency[block] = np.where(apart, latency[block][apart].min(), latency[block])
+                bandwidth[block] = np.where(apart, bandwidth[block][apart].max(), bandwidth[block])
+    pairs = np.stack([latency.ravel(), bandwidth.ravel()], axis=1)
+    _, kind = np.unique(pairs, axis=0, return_inverse=True)
+    return tables._replace(
+        link_latency=latency,
+        link_bandwidth=bandwidth,
+        link_kind=np.ascontiguousarray(kind.reshape(latency.shape), dtype=np.int32),
+    )
 
 
 SHARED = 3

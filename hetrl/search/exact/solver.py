@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hetrl.plan.plan import Plan
 from hetrl.search.exact.certificate import make_certificate
 from hetrl.search.exact.columns import ColumnMaker, TaskBounds
 from hetrl.search.exact.combining import ColumnSearch, Incumbent
+from hetrl.search.exact.placing import canonical_plans
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
 from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_columns, screen_partition
@@ -25,6 +26,8 @@ from hetrl.search.infeasible import explain_infeasible
 from hetrl.spec.job import Job
 
 Progress = Callable[[float, float, float], None]
+NUM_PLACED, MOST_PLACEMENTS = 8, 24
+"""Where links differ inside classes: combinations, and placements of each, that are evaluated on the real links."""
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
@@ -103,10 +106,11 @@ class _Solver:
         if seed is not None:
             estimate = evaluate(self.job, seed, self.costs)
             seed_objective = estimate.usd_per_step if self.problem.dollars else estimate.step_seconds  # type: ignore[assignment]
-            self.offer_plan(seed, incumbent)
+            if not self.problem.space.best_links:
+                self.offer_plan(seed, incumbent)
         cutoff = incumbent.objective
         if math.isinf(cutoff) and math.isfinite(seed_objective):
-            cutoff = FIRST_WIDENING * seed_objective
+            cutoff = FIRST_WIDENING * seed_objective  # or the bound of best links, which lies below it
         while True:
             incumbent.objective = min(incumbent.objective, cutoff)
             lower = self.search(incumbent)
@@ -267,6 +271,16 @@ class _Solver:
         self.counts["certificate_columns"] = len(columns)
         return make_certificate(self.problem, space, incumbent, list(columns.values()), self.removals, self.mip)
 
+    def best_canonical(self, seed: Plan | None, incumbent: Incumbent) -> Plan:
+        """Return the best plan on the real links: the start, or canonical placements of the best combinations."""
+        ranked = sorted(incumbent.evaluated.values(), key=lambda each: each[1])[:NUM_PLACED]
+        plans = [seed] if seed is not None else []
+        for columns, _, _ in ranked:
+            plans += list(islice(canonical_plans(self.problem, columns), MOST_PLACEMENTS))
+        costs = [evaluate(self.job, plan, self.costs).step_seconds for plan in plans]
+        self.counts["placements_evaluated"] = len(plans)
+        return plans[int(np.argmin(costs))]
+
     def count(self, name: str, number: int) -> None:
         """Add to the counts."""
         self.counts[name] = self.counts.get(name, 0) + number
@@ -313,10 +327,11 @@ class _Solver:
                 message=message,
                 reasons=tuple(reasons),
             )
-        plan = incumbent.placed.plan(problem)
+        plan = self.best_canonical(seed, incumbent) if problem.space.best_links else incumbent.placed.plan(problem)
         estimate = evaluate(self.job, plan, self.costs)
         objective = estimate.usd_per_step if problem.dollars else estimate.step_seconds
-        if objective is None or abs(objective - incumbent.objective) > 1e-9 * incumbent.objective:
+        differs = problem.space.best_links  # the bound is for other links than the plan's
+        if objective is None or (not differs and abs(objective - incumbent.objective) > 1e-9 * incumbent.objective):
             raise RuntimeError(f"solver and evaluator disagree: {incumbent.objective!r} and {objective!r}")
         proven = not stopped and not problem.space.best_links
         wanted = proven and self.mip is not None and not problem.dollars and self.gap == 0.0
