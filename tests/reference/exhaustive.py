@@ -30,9 +30,9 @@ from hetrl.workload.memory import kv_bytes_per_token
 from tests.reference.step_grid import Floats, GridActivity, step_grid
 
 Ints = NDArray[np.int64]
-MAX_GROUP_COMBINATIONS = 60_000
-MAX_GRID = 4_000_000
-"""Combinations of options inside groups, all in all, and of groups in one set: more is refused."""
+MAX_GROUP_COMBINATIONS = 30_000
+MAX_COMBINATIONS = 600_000
+"""Combinations of options inside groups, and of everything: more is refused."""
 
 
 class TooLarge(Exception):
@@ -346,10 +346,10 @@ class Exhaustive:
     def evaluate(self, tables: Sequence[GroupTable], vectors: Sequence[Vector]) -> None:
         """Step time of every combination of the groups' entries, on every packing."""
         size = math.prod(len(table.seconds) for table in tables)
-        if size > MAX_GRID:
-            raise TooLarge
         for maps in packings(self.problem.space, vectors):
             self.result.combinations += size
+            if self.result.combinations > MAX_COMBINATIONS:
+                raise TooLarge
             step = step_grid(self.activities(tables, maps), self.job.staleness)
             step = np.broadcast_to(step, [len(table.seconds) for table in tables]).copy()
             step[~self.hosts_fit(tables, maps)] = math.inf
