@@ -1,0 +1,22 @@
+"""Memory that lives as long as its owner."""
+
+from libc.stdlib cimport calloc, free
+
+
+cdef class Arena:
+    """Base of classes that allocate arrays and free them together."""
+
+    def __cinit__(self):
+        self.blocks_of_memory = []
+
+    def __dealloc__(self):
+        for address in self.blocks_of_memory or ():
+            free(<void*><size_t>address)
+
+    cdef void* room(self, size_t size) except NULL:
+        """Zeroed memory."""
+        cdef void* found = calloc(size if size else 1, 1)
+        if found == NULL:
+            raise MemoryError
+        self.blocks_of_memory.append(<size_t>found)
+        return found

@@ -1,0 +1,21 @@
+from hetrl_kernels.tables import Tables
+
+class PlanAnnealer:
+    num_blocks: int
+    scale: float
+    def __init__(self, t: Tables, plan: object, scale: float = 0.0) -> None: ...
+    @property
+    def seconds(self) -> float: ...
+    def nodes(self) -> list[int]: ...
+    def counts(self) -> tuple[int, int]: ...
+    def wander(self, seed: int, num_moves: int, between_groups: bool = True) -> int: ...
+    def anneal(
+        self,
+        seed: int,
+        num_moves: int,
+        start_temperature: float,
+        end_temperature: float,
+        *,
+        between_groups: bool = True,
+        early: bool = True,
+    ) -> tuple[int, int, int, int, int]: ...

@@ -1,0 +1,279 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Levels 4 and 5 on a whole plan: blocks of devices change places inside groups and between them, annealed by delta cost.
+
+The threshold is drawn before a move is costed, so that a lower bound above it ends the evaluation early; the moves that
+are accepted are the same as without.
+"""
+
+from libc.math cimport INFINITY, log, pow
+from libc.string cimport memcpy
+
+from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, INFEASIBLE, PlanState
+from hetrl_kernels.random cimport random_below, random_bits
+from hetrl_kernels.undo cimport forget
+
+cdef enum:
+    MOST_MOVED = 256  # blocks of one move
+
+
+cdef class PlanAnnealer(PlanState):
+    """A plan whose blocks move.
+
+    Parameters
+    ----------
+    t
+        The lowered job.
+    plan
+        Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
+    scale
+        Ticks per second, as of another state that costs shall equal bit for bit; 0 chooses.
+    """
+
+    cdef int* twin  # [B] blocks that are alike in everything
+    cdef int* first_alike  # [B + 1] blocks of the same group and size
+    cdef int* alike
+    cdef int* class_of
+    cdef int* first_on  # [N + 1] room of a node
+    cdef int* num_on  # [N]
+    cdef int* on  # blocks of every node
+    cdef int* best_node
+    cdef int[MOST_MOVED] blocks
+    cdef int from_first, number, first, second
+
+    def __init__(self, t, plan, double scale=0.0):
+        cdef int b, i, node
+        PlanState.__init__(self, t, plan, scale)
+        twins, classes = {}, {}
+        twin, class_of = [], []
+        for b in range(self.num_blocks):
+            looks = tuple([
+                (self.units[i].task, self.units[i].look) for i in range(self.first_unit[b], self.first_unit[b + 1])
+            ])
+            spans = b if self.first_slot[b] < self.first_slot[b + 1] else -1
+            twin.append(twins.setdefault((self.kind[b], looks, spans), len(twins)))
+            class_of.append(classes.setdefault((self.group[b], self.size[b]), len(classes)))
+        by_class = [[] for _ in classes]
+        for b in range(self.num_blocks):
+            by_class[class_of[b]].append(b)
+        self.twin = <int*>self.copy(twin, "int")
+        self.class_of = <int*>self.copy(class_of, "int")
+        self.first_alike = self.starts(by_class)
+        self.alike = <int*>self.copy([b for blocks in by_class for b in blocks], "int")
+        rooms = [list(range(self.t.node_devices[node])) for node in range(self.t.num_nodes)]
+        self.first_on = self.starts(rooms)
+        self.num_on = <int*>self.room(self.t.num_nodes * sizeof(int))
+        self.on = <int*>self.room(self.first_on[self.t.num_nodes] * sizeof(int))
+        self.best_node = <int*>self.room(self.num_blocks * sizeof(int))
+        self.list_blocks()
+
+    cdef void list_blocks(self) noexcept nogil:
+        cdef int b, node
+        for node in range(self.t.num_nodes):
+            self.num_on[node] = 0
+        for b in range(self.num_blocks):
+            node = self.node[b]
+            self.on[self.first_on[node] + self.num_on[node]] = b
+            self.num_on[node] += 1
+
+    cdef void relist(self, int first, int second) noexcept nogil:
+        """Blocks of two nodes after an exchange: those that stayed in their order, then those that came."""
+        cdef int i, n, node, kept, b
+        for n in range(2):
+            node = second if n else first
+            kept = 0
+            for i in range(self.num_on[node]):
+                b = self.on[self.first_on[node] + i]
+                if self.node[b] == node:
+                    self.on[self.first_on[node] + kept] = b
+                    kept += 1
+            self.num_on[node] = kept
+        for i in range(self.number):
+            node = self.node[self.blocks[i]]
+            self.on[self.first_on[node] + self.num_on[node]] = self.blocks[i]
+            self.num_on[node] += 1
+
+    cdef void remember(self) noexcept nogil:
+        """Keep the state before the last move as the best."""
+        cdef int i
+        memcpy(self.best_node, self.node, self.num_blocks * sizeof(int))
+        for i in range(self.number):
+            self.best_node[self.blocks[i]] = self.first if i < self.from_first else self.second
+
+    cdef void move_to(self, const int* nodes) noexcept nogil:
+        """Put every block on a given node."""
+        cdef int b
+        self.log.on = False
+        self.turn += 1
+        for b in range(self.num_blocks):
+            if self.node[b] != nodes[b]:
+                self.settle(b, self.node[b], -1)
+        for b in range(self.num_blocks):
+            if self.node[b] != nodes[b]:
+                self.settle(b, nodes[b], 1)
+                self.shift(b, nodes[b])
+        for b in range(self.num_blocks):
+            self.touch(b)
+        self.refresh_replicas()
+        self.cost(INFINITY)
+        self.log.on = True
+        self.list_blocks()
+
+    cdef bint draw(self, unsigned long long* random, bint between_groups) noexcept nogil:
+        """Draw a move: 50 % inside a group, 40 % with whatever fits on another node, 10 % whole nodes; False if it changes nothing."""
+        cdef int kind = random_below(random, 10), block = random_below(random, self.num_blocks), i, other, place, left
+        cdef int first = self.node[block]
+        if kind == 9:
+            if not between_groups:
+                return False
+            other = random_below(random, self.t.num_nodes)
+            self.from_first = self.num_on[first]
+            self.number = self.from_first + self.num_on[other]
+            if other == first or self.t.node_devices[other] != self.t.node_devices[first] or self.number > MOST_MOVED:
+                return False
+            memcpy(self.blocks, self.on + self.first_on[first], self.num_on[first] * sizeof(int))
+            memcpy(self.blocks + self.from_first, self.on + self.first_on[other], self.num_on[other] * sizeof(int))
+        else:
+            self.from_first = 1
+            self.blocks[0] = block
+            if kind < 5:
+                i = self.class_of[block]
+                self.blocks[1] = self.alike[self.first_alike[i] + random_below(random, self.first_alike[i + 1] - self.first_alike[i])]
+                self.number = 2
+                other = self.node[self.blocks[1]]
+                if other == first:
+                    return False
+            else:
+                other = random_below(random, self.t.num_nodes)
+                if other == first or self.num_on[other] == 0:
+                    return False
+                self.number = 1
+                left = self.size[block]
+                place = random_below(random, self.num_on[other])
+                for i in range(self.num_on[other]):
+                    block = self.on[self.first_on[other] + place]
+                    if self.size[block] <= left and (between_groups or self.group[block] == self.group[self.blocks[0]]):
+                        self.blocks[self.number] = block
+                        self.number += 1
+                        left -= self.size[block]
+                        if left == 0 or self.number == MOST_MOVED:
+                            break
+                    place = place + 1 if place + 1 < self.num_on[other] else 0
+                if left:
+                    return False
+            if self.number == 2 and self.twin[self.blocks[0]] == self.twin[self.blocks[1]]:
+                return False
+        self.first, self.second = first, other
+        return (
+            self.may_hold(self.blocks, self.from_first, other)
+            and self.may_hold(self.blocks + self.from_first, self.number - self.from_first, first)
+            and self.same_price()
+        )
+
+    cdef bint same_price(self) noexcept nogil:
+        """Whether the devices in use cost what they did; idle blocks have no group."""
+        cdef double first = self.t.node_usd[self.first], second = self.t.node_usd[self.second]
+        cdef int i
+        if first == second or (first != first and second != second):
+            return True
+        for i in range(self.number):
+            if self.group[self.blocks[i]] < 0:
+                return False
+        return True
+
+    @property
+    def seconds(self):
+        """Seconds of a step or period; infinite if the plan is infeasible."""
+        return self.cost(INFINITY)
+
+    def nodes(self):
+        """Node of every block."""
+        return [self.node[b] for b in range(self.num_blocks)]
+
+    def counts(self):
+        """Replicas looked up that were not known, and schedules that had to be searched."""
+        return self.signatures.num_missed, self.orders.num_searched
+
+    def wander(self, unsigned long long seed, int num_moves, bint between_groups=True):
+        """Make random moves whatever they cost; the number of those that changed something."""
+        cdef unsigned long long state = seed
+        cdef int turn, changed = 0
+        with nogil:
+            for turn in range(num_moves):
+                if self.draw(&state, between_groups):
+                    changed += 1
+                    self.move(self.blocks, self.from_first, self.number, self.first, self.second)
+                    self.cost(INFINITY)
+                    forget(&self.log)
+                    self.relist(self.first, self.second)
+        return changed
+
+    def anneal(
+        self, unsigned long long seed, int num_moves, double start_temperature, double end_temperature, *, bint between_groups=True,
+        bint early=True):
+        """Anneal a feasible plan; ends in the best state seen.
+
+        Parameters
+        ----------
+        seed
+            Source of all randomness: one chain.
+        num_moves
+            Moves proposed.
+        start_temperature, end_temperature
+            Relative to the current cost.
+        between_groups
+            Blocks of different groups, and idle ones, may change places.
+        early
+            End an evaluation as soon as a bound exceeds the threshold.
+
+        Returns
+        -------
+        (null, infeasible, rejected early, costed, accepted)
+            Moves that changed nothing or are not allowed; that do not fit; that a bound rejected; whose cost was worked out;
+            and of these, those that were kept.
+        """
+        cdef unsigned long long state = seed
+        cdef long long null = 0, infeasible = 0, rejected = 0, costed = 0, accepted = 0
+        cdef double current = self.cost(INFINITY), best = current, proposed, limit, temperature = start_temperature
+        cdef double cooling = pow(end_temperature / start_temperature, 1.0 / (num_moves - 1)) if num_moves > 1 else 1.0
+        cdef bint at_best = True
+        cdef int turn
+        if not current < INFINITY:
+            raise ValueError("only a feasible plan can be annealed")
+        forget(&self.log)
+        with nogil:
+            for turn in range(num_moves):
+                temperature *= cooling
+                limit = current * (1.0 - temperature * log(<double>((random_bits(&state) >> 11) + 1) / 9007199254740993.0))
+                if not self.draw(&state, between_groups):
+                    null += 1
+                    continue
+                if not (
+                    self.fits(self.blocks, self.from_first, self.second)
+                    and self.fits(self.blocks + self.from_first, self.number - self.from_first, self.first)
+                ):
+                    infeasible += 1
+                    continue
+                self.move(self.blocks, self.from_first, self.number, self.first, self.second)
+                proposed = self.cost(limit if early else INFINITY)
+                if self.outcome == INFEASIBLE:
+                    infeasible += 1
+                elif self.outcome == ABOVE_LIMIT:
+                    rejected += 1
+                else:
+                    costed += 1
+                if proposed > limit or self.outcome != COSTED:
+                    self.undo(self.blocks, self.from_first, self.number, self.first, self.second)
+                    continue
+                accepted += 1
+                if proposed < best:
+                    best = proposed
+                    at_best = True
+                elif at_best and proposed > best:
+                    self.remember()
+                    at_best = False
+                current = proposed
+                forget(&self.log)
+                self.relist(self.first, self.second)
+            if not at_best:
+                self.move_to(self.best_node)
+        return null, infeasible, rejected, costed, accepted

@@ -1,0 +1,68 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Seconds of every kind of replica seen so far, by all that they depend on.
+
+Open addressing; the whole key is compared, so that two replicas whose hashes are equal by chance stay two. A full table
+is emptied: it only saves time.
+"""
+
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    MEAN_KEY = 8
+
+
+cdef class Signatures:
+    """An empty table.
+
+    Parameters
+    ----------
+    bits
+        Binary logarithm of its room.
+    """
+
+    def __cinit__(self, int bits):
+        self.room = <size_t>1 << bits
+        self.keys_room = self.room * MEAN_KEY
+        self.entries = <Entry*>calloc(self.room, sizeof(Entry))
+        self.keys = <unsigned long long*>malloc(self.keys_room * sizeof(unsigned long long))
+        if self.entries == NULL or self.keys == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.entries)
+        free(self.keys)
+
+    cdef void clear(self) noexcept nogil:
+        memset(self.entries, 0, self.room * sizeof(Entry))
+        self.used = self.keys_used = 0
+
+    cdef Entry* find(
+        self, unsigned long long hash, int pattern, double tokens, const unsigned long long* key, int length) noexcept nogil:
+        """The entry of a key; where there was none a new one, not ``known``, for the caller to fill in."""
+        cdef size_t mask = self.room - 1
+        cdef size_t place = hash & mask
+        cdef Entry* entry
+        while True:
+            entry = self.entries + place
+            if entry.pattern == 0:
+                break
+            if (
+                entry.hash == hash and entry.pattern == pattern + 1 and entry.tokens == tokens
+                and memcmp(self.keys + entry.key, key, length * sizeof(unsigned long long)) == 0
+            ):
+                return entry
+            place = (place + 1) & mask
+        self.num_missed += 1
+        if 2 * self.used >= self.room or self.keys_used + length > self.keys_room:
+            self.clear()
+            entry = self.entries + (hash & mask)
+        entry.hash = hash
+        entry.pattern = pattern + 1
+        entry.tokens = tokens
+        entry.key = <int>self.keys_used
+        entry.known = False
+        memcpy(self.keys + self.keys_used, key, length * sizeof(unsigned long long))
+        self.used += 1
+        self.keys_used += length
+        return entry

@@ -1,0 +1,145 @@
+"""State that can be taken back: what a proposal writes goes through a log that keeps what was there before.
+
+Counts, bit sets (`Tally`) and trees of maxima are the only structures, so that a state reached by changes equals, bit for
+bit, the same state built from nothing: integers add up exactly, and a maximum does not depend on the order.
+"""
+
+cdef extern from *:
+    """
+    static inline int lowest_bit(unsigned long long word) { return __builtin_ctzll(word); }
+    static inline int highest_bit(unsigned long long word) { return 63 - __builtin_clzll(word); }
+    """
+    int lowest_bit(unsigned long long word) noexcept nogil
+    int highest_bit(unsigned long long word) noexcept nogil
+
+
+cdef enum:
+    LOG_ROOM = 1 << 20  # writes of one proposal
+
+
+cdef struct WordWrite:
+    long long* where
+    long long before
+
+
+cdef struct NumberWrite:
+    double* where
+    double before
+
+
+cdef struct Log:
+    WordWrite* words
+    NumberWrite* numbers
+    int num_words
+    int num_numbers
+    bint on
+
+
+cdef inline void put(Log* log, long long* where, long long value) noexcept nogil:
+    if log.on:
+        log.words[log.num_words].where = where
+        log.words[log.num_words].before = where[0]
+        log.num_words += 1
+    where[0] = value
+
+
+cdef inline void put_number(Log* log, double* where, double value) noexcept nogil:
+    if log.on:
+        log.numbers[log.num_numbers].where = where
+        log.numbers[log.num_numbers].before = where[0]
+        log.num_numbers += 1
+    where[0] = value
+
+
+cdef inline void forget(Log* log) noexcept nogil:
+    """Keep what was written."""
+    log.num_words = 0
+    log.num_numbers = 0
+
+
+cdef inline void take_back(Log* log) noexcept nogil:
+    """Restore what was there before, the last write first."""
+    cdef int i
+    for i in range(log.num_words - 1, -1, -1):
+        log.words[i].where[0] = log.words[i].before
+    for i in range(log.num_numbers - 1, -1, -1):
+        log.numbers[i].where[0] = log.numbers[i].before
+    forget(log)
+
+
+cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double value) noexcept nogil:
+    """Write a leaf of a tree of maxima, and the nodes above as far as they change; ``tree[1]`` is the maximum."""
+    cdef int node = size + leaf
+    cdef double top
+    if tree[node] == value:
+        return
+    put_number(log, tree + node, value)
+    while node > 1:
+        top = tree[node] if tree[node] > tree[node ^ 1] else tree[node ^ 1]
+        node >>= 1
+        if tree[node] == top:
+            return
+        put_number(log, tree + node, top)
+
+
+cdef struct Tally:  # how often each rank occurs, and a bit for those that do
+    long long* count
+    long long* bits
+    int words
+
+
+cdef inline void tally(Log* log, Tally* t, int rank, int number) noexcept nogil:
+    cdef long long before = t.count[rank]
+    put(log, t.count + rank, before + number)
+    if (before > 0) != (before + number > 0):
+        put(log, t.bits + (rank >> 6), t.bits[rank >> 6] ^ (<long long>1 << (rank & 63)))
+
+
+cdef inline int lowest(const Tally* t) noexcept nogil:
+    """Smallest rank that occurs, or -1."""
+    cdef int word
+    for word in range(t.words):
+        if t.bits[word]:
+            return 64 * word + lowest_bit(t.bits[word])
+    return -1
+
+
+cdef inline int highest(const Tally* t) noexcept nogil:
+    """Largest rank that occurs, or -1."""
+    cdef int word
+    for word in range(t.words - 1, -1, -1):
+        if t.bits[word]:
+            return 64 * word + highest_bit(t.bits[word])
+    return -1
+
+
+cdef inline int next_node(const long long* bits, int words, int node) noexcept nogil:
+    """First node after ``node`` in a bit set, going round; the set must not be empty."""
+    cdef int word = (node + 1) >> 6, turn
+    cdef unsigned long long rest
+    if word < words:
+        rest = <unsigned long long>bits[word] & (~<unsigned long long>0 << ((node + 1) & 63))
+        if rest:
+            return 64 * word + lowest_bit(rest)
+        for turn in range(word + 1, words):
+            if bits[turn]:
+                return 64 * turn + lowest_bit(bits[turn])
+    for turn in range(words):
+        if bits[turn]:
+            return 64 * turn + lowest_bit(bits[turn])
+    return -1
+
+
+cdef inline int previous_node(const long long* bits, int words, int node) noexcept nogil:
+    """Last node before ``node`` in a bit set, going round; the set must not be empty."""
+    cdef int word = node >> 6, turn
+    cdef unsigned long long rest = <unsigned long long>bits[word] & ((<unsigned long long>1 << (node & 63)) - 1)
+    if rest:
+        return 64 * word + highest_bit(rest)
+    for turn in range(word - 1, -1, -1):
+        if bits[turn]:
+            return 64 * turn + highest_bit(bits[turn])
+    for turn in range(words - 1, -1, -1):
+        if bits[turn]:
+            return 64 * turn + highest_bit(bits[turn])
+    return -1
