@@ -48,34 +48,41 @@ cdef class Orders:
         return worst
 
     cdef long long bound(self) noexcept nogil:
-        """Lower bound: the longest path, and for every group its first start, its load and what must follow."""
+        """Lower bound: the longest path, and for every group and every set of its activities that become ready last: when
+        the first of them is ready, their load, and what must follow the last."""
         cdef Work* work = &self.work
-        cdef long long[MAX_GROUPS] load
-        cdef long long[MAX_GROUPS] ahead
-        cdef long long[MAX_GROUPS] behind
+        cdef int[MAX_GROUPS][MAX_ACTIVITIES] queue
+        cdef int[MAX_GROUPS] length
         cdef long long[MAX_ACTIVITIES] heads
-        cdef long long worst = self.longest_path(), head, after
-        cdef int i, n, g
+        cdef long long worst = self.longest_path(), head, load, behind
+        cdef int i, n, g, place
         for g in range(work.num_groups):
-            load[g] = 0
-            ahead[g] = behind[g] = <long long>1 << 62
+            length[g] = 0
         for i in range(work.number):
             head = 0
             for n in range(work.num_needs[i]):
                 head = most(head, heads[work.needs[i][n]] + work.seconds[work.needs[i][n]] + work.transfer[i][n])
             heads[i] = head
-            after = self.tails[i] - work.seconds[i]
             g = work.first_group[i]
-            while True:
-                load[g] += work.seconds[i]
-                ahead[g] = head if head < ahead[g] else ahead[g]
-                behind[g] = after if after < behind[g] else behind[g]
+            while True:  # in order of their heads
+                place = length[g]
+                while place > 0 and heads[queue[g][place - 1]] > head:
+                    queue[g][place] = queue[g][place - 1]
+                    place -= 1
+                queue[g][place] = i
+                length[g] += 1
                 if g == work.second_group[i]:
                     break
                 g = work.second_group[i]
         for g in range(work.num_groups):
-            if load[g]:
-                worst = most(worst, ahead[g] + load[g] + behind[g])
+            load = 0
+            behind = <long long>1 << 62
+            for place in range(length[g] - 1, -1, -1):
+                i = queue[g][place]
+                load += work.seconds[i]
+                if self.tails[i] - work.seconds[i] < behind:
+                    behind = self.tails[i] - work.seconds[i]
+                worst = most(worst, heads[i] + load + behind)
         return worst
 
     cdef long long replay(self) noexcept nogil:

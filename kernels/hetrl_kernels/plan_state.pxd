@@ -3,6 +3,7 @@
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.orders cimport Orders
+from hetrl_kernels.pipelines cimport Pattern
 from hetrl_kernels.signatures cimport Signatures
 from hetrl_kernels.spread cimport Spread
 from hetrl_kernels.tables cimport MAX_TASKS, Tables
@@ -115,6 +116,7 @@ cdef class PlanState(Arena):
     cdef int* replica_prompts
     cdef int* replica_first  # [R + 1] slots
     cdef int* replica_pattern
+    cdef Pattern* patterns  # of training and scoring
     cdef double* replica_useful
     cdef long long* replica_hash
     cdef double* replica_tokens
@@ -150,7 +152,9 @@ cdef class PlanState(Arena):
     cdef void write_unit(self, const Unit* unit, int node) noexcept nogil
     cdef void fill_look(self, int look, int node) noexcept nogil
     cdef double tokens_of(self, int replica, const int* nodes) noexcept nogil
-    cdef void time_replica(self, int replica, const int* nodes, double tokens, double* slow, double* first) noexcept nogil
+    cdef void read_pattern(self, Pattern* pattern, int replica) except *
+    cdef void time_replica(
+        self, int replica, const int* nodes, const long long* key, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, int block, int target) noexcept nogil
     cdef void settle(self, int block, int node, int sign) noexcept nogil
     cdef void touch(self, int block) noexcept nogil

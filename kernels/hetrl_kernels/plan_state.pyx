@@ -7,13 +7,14 @@ nodes. The cost is that of the readable evaluator: replicas by what they look li
 schedule (`orders`). Everything a move writes can be taken back (`undo`), and equals what a new state would hold.
 """
 
-from libc.math cimport INFINITY, floor
+from libc.math cimport INFINITY, ceil, floor
 
 from hetrl_kernels.memory cimport HOST, SHARED
+from hetrl_kernels.pipelines cimport Pattern, score_seconds, train_seconds
 from hetrl_kernels.signatures cimport Entry, mixed
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, PHASE_OPTIMIZER, PHASE_SYNC, SCORE, TRAIN, fmax, fmin
-from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_replica, train_replica
-from hetrl_kernels.train_rings cimport Rings, change_members, host_optimizer, make_rings, nothing_stale, reduce_seconds
+from hetrl_kernels.timing cimport Replica, StageTime, generate_replica, score_stage, train_stage
+from hetrl_kernels.train_rings cimport Rings, change_members, make_rings, nothing_stale, reduce_seconds, refresh_nodes
 from hetrl_kernels.undo cimport (
     LOG_ROOM, NumberWrite, WordWrite, highest, lowest_bit, put, put_number, raise_leaf, take_back, tally,
 )
@@ -147,6 +148,10 @@ cdef class PlanState(Arena):
             units[b].append((task, leaves[task], looks[key]))
             leaves[task] += 1
         self.replica_pattern = <int*>self.copy(replica_pattern, "int")
+        self.patterns = <Pattern*>self.room(len(patterns) * sizeof(Pattern))
+        for r in range(self.num_replicas):
+            if self.patterns[self.replica_pattern[r]].num_stages == 0:
+                self.read_pattern(self.patterns + self.replica_pattern[r], r)
         self.replica_leaf = <int*>self.copy(replica_leaf, "int")
         self.slot_replica = <int*>self.copy(slot_replica, "int")
         self.num_looks = len(looks)
@@ -168,6 +173,50 @@ cdef class PlanState(Arena):
             state.slow = <double*>self.room(2 * state.tree * sizeof(double))
             if state.kind == TRAIN and self.t.task_role_is_actor[task]:
                 state.first = <double*>self.room(2 * state.tree * sizeof(double))
+
+    cdef void read_pattern(self, Pattern* pattern, int replica) except *:
+        """Stage times of training and scoring replicas, on all kinds of nodes."""
+        cdef int task = self.replica_task[replica], s, j = 0, node, kind, first = 0, num_slots
+        cdef TaskState* state = self.tasks + task
+        cdef StageTime time
+        cdef double sequences = self.replica_prompts[replica] * self.t.task_sequences[task], fill, hidden
+        pattern.num_stages = self.replica_first[replica + 1] - self.replica_first[replica]
+        if state.kind == GENERATE or sequences == 0:
+            return
+        if state.kind == TRAIN:
+            sequences /= self.t.num_mini_batches
+        pattern.num_micro_batches = <int>ceil(sequences / state.micro_batch)
+        if state.kind == TRAIN and self.t.task_role_is_actor[task]:
+            pattern.num_scored = pattern.num_micro_batches * self.t.num_mini_batches
+        fill = sequences / (pattern.num_micro_batches * state.micro_batch)
+        hidden = state.micro_batch * (self.t.prompt_tokens + self.t.mean_response) * self.t.model_hidden_bytes[self.t.task_model[task]]
+        num_slots = pattern.num_stages * self.num_kinds
+        pattern.forward = <double*>self.room(3 * num_slots * sizeof(double))
+        pattern.backward = pattern.forward + num_slots
+        pattern.scoring = pattern.backward + num_slots
+        pattern.send = <double*>self.room((1 + self.links.num_kinds) * sizeof(double))
+        for kind in range(self.links.num_kinds):
+            pattern.send[1 + kind] = fill * (
+                self.links.latency[self.links.latency_rank[kind]] + hidden / self.links.bandwidth[self.links.bandwidth_rank[kind]]
+            )
+        for j in range(pattern.num_stages):
+            s = self.replica_first[replica] + j
+            for node in range(self.t.num_nodes):
+                kind = j * self.num_kinds + self.t.node_kind[node]
+                if pattern.forward[kind] > 0:
+                    continue
+                if state.kind == SCORE:
+                    pattern.forward[kind] = fill * score_stage(
+                        self.t, task, state.degree_index, state.degree, state.shape, state.micro_batch, node, first, self.slot_layers[s]
+                    )
+                else:
+                    time = train_stage(
+                        self.t, task, state.degree_index, state.degree, state.shape, state.micro_batch, state.recompute, node, first,
+                        self.slot_layers[s],
+                    )
+                    pattern.forward[kind], pattern.backward[kind] = fill * time.forward, fill * time.backward
+                    pattern.scoring[kind] = fill * time.scoring
+            first += self.slot_layers[s]
 
     cdef int* starts(self, list by_block) except NULL:
         """First entry of every block, and the number of all."""
@@ -271,21 +320,10 @@ cdef class PlanState(Arena):
         """Rings of a training task; its optimizer steps as a tally, unless they run on the hosts."""
         cdef TaskState* state = self.tasks + task
         cdef int r, j, most = 0, micro_batches = 0
-        cdef TrainTime time
-        cdef Replica replica
         cdef Rings* rings
         layers = [self.slot_layers[s] for s in range(self.replica_first[replicas[0]], self.replica_first[replicas[0] + 1])]
-        cdef int[MAX_STAGES] nodes
         for r in replicas:
-            for j in range(self.replica_first[r + 1] - self.replica_first[r]):
-                nodes[j] = plan.block_node[plan.slot_block[self.replica_first[r] + j]]
-            replica.num_stages = self.replica_first[r + 1] - self.replica_first[r]
-            replica.node, replica.layers = nodes, self.slot_layers + self.replica_first[r]
-            time = train_replica(
-                self.t, task, state.degree_index, state.degree, state.shape, state.micro_batch, state.recompute, &replica,
-                self.replica_prompts[r], True,
-            )
-            micro_batches = max(micro_batches, time.num_micro_batches)
+            micro_batches = max(micro_batches, self.patterns[self.replica_pattern[r]].num_micro_batches)
         for j in range(self.t.num_nodes):
             most = max(most, self.t.node_devices[j] // state.degree)
         state.rings = self.num_rings
@@ -431,12 +469,15 @@ cdef class PlanState(Arena):
         """Slowest replica of a unit on nodes of one kind."""
         cdef int place = look * self.num_kinds + self.t.node_kind[node], i, j, r
         cdef int[MAX_STAGES] nodes
+        cdef long long[MAX_STAGES] key
         cdef double slow = 0.0, first = 0.0, replica_slow, replica_first
-        for j in range(MAX_STAGES):
-            nodes[j] = node
         for i in range(self.first_look_replica[look], self.first_look_replica[look + 1]):
             r = self.look_replicas[i]
-            self.time_replica(r, nodes, self.tokens_of(r, nodes), &replica_slow, &replica_first)
+            for j in range(self.replica_first[r + 1] - self.replica_first[r]):
+                nodes[j] = node
+                key[j] = (<long long>self.t.node_kind[node] << 32) | (1 + self.t.link_kind[node, node])
+            key[self.replica_first[r + 1] - self.replica_first[r] - 1] = <long long>self.t.node_kind[node] << 32
+            self.time_replica(r, nodes, key, self.tokens_of(r, nodes), &replica_slow, &replica_first)
             slow = fmax(slow, replica_slow)
             first = fmax(first, replica_first)
         self.look_slow[place] = slow
@@ -452,27 +493,20 @@ cdef class PlanState(Arena):
             fits = fmin(fits, (self.t.node_limit[nodes[j]] - self.slot_need[first + j]) / self.slot_kv[first + j])
         return floor(fmax(0.0, fits))
 
-    cdef void time_replica(self, int replica, const int* nodes, double tokens, double* slow, double* first) noexcept nogil:
+    cdef void time_replica(
+        self, int replica, const int* nodes, const long long* key, double tokens, double* slow, double* first) noexcept nogil:
         cdef Replica each
-        cdef TrainTime time
-        cdef TaskState* task = self.tasks + self.replica_task[replica]
         cdef int number = self.replica_task[replica]
-        each.num_stages = self.replica_first[replica + 1] - self.replica_first[replica]
-        each.node = nodes
-        each.layers = self.slot_layers + self.replica_first[replica]
+        cdef TaskState* task = self.tasks + number
         if task.kind == TRAIN:
-            time = train_replica(
-                self.t, number, task.degree_index, task.degree, task.shape, task.micro_batch, task.recompute, &each,
-                self.replica_prompts[replica], False,
-            )
-            slow[0] = time.pipeline
-            first[0] = time.pipeline + time.old_log_probs
+            train_seconds(self.patterns + self.replica_pattern[replica], self.num_kinds, key, slow, first)
             return
         if task.kind == SCORE:
-            slow[0] = score_replica(
-                self.t, number, task.degree_index, task.degree, task.shape, task.micro_batch, &each, self.replica_prompts[replica]
-            )
+            slow[0] = score_seconds(self.patterns + self.replica_pattern[replica], self.num_kinds, key)
         else:
+            each.num_stages = self.replica_first[replica + 1] - self.replica_first[replica]
+            each.node = nodes
+            each.layers = self.slot_layers + self.replica_first[replica]
             slow[0] = generate_replica(
                 self.t, number, task.degree_index, task.degree, task.micro_batch, &each, self.replica_prompts[replica], tokens
             )
@@ -527,12 +561,13 @@ cdef class PlanState(Arena):
                 key = self.key_of(s, r)
                 if key == self.slot_key[s]:
                     continue
-                put(
-                    &self.log, self.replica_hash + r,
-                    self.replica_hash[r]
-                    ^ <long long>(mixed(<unsigned long long>self.slot_key[s], s - self.replica_first[r])
-                    ^ mixed(<unsigned long long>key, s - self.replica_first[r])),
-                )
+                if self.tasks[self.replica_task[r]].kind != SCORE:
+                    put(
+                        &self.log, self.replica_hash + r,
+                        self.replica_hash[r]
+                        ^ <long long>(mixed(<unsigned long long>self.slot_key[s], s - self.replica_first[r])
+                        ^ mixed(<unsigned long long>key, s - self.replica_first[r])),
+                    )
                 put(&self.log, self.slot_key + s, key)
                 if self.stamp[r] != self.turn:
                     self.stamp[r] = self.turn
@@ -543,23 +578,27 @@ cdef class PlanState(Arena):
         """Seconds of the replicas that were touched."""
         cdef Entry* entry
         cdef TaskState* task
-        cdef double tokens
+        cdef double tokens, slow, ahead
         cdef int i, r, first
         for i in range(self.num_touched):
             r = self.touched[i]
             task = self.tasks + self.replica_task[r]
             first = self.replica_first[r]
-            tokens = self.tokens_of(r, self.slot_node + first)
-            entry = self.signatures.find(
-                <unsigned long long>self.replica_hash[r] ^ mixed(<unsigned long long>tokens, 1 << 21), self.replica_pattern[r], tokens,
-                <unsigned long long*>self.slot_key + first, self.replica_first[r + 1] - first,
-            )
-            if not entry.known:
-                self.time_replica(r, self.slot_node + first, tokens, &entry.seconds, &entry.first)
-                entry.known = True
-            raise_leaf(&self.log, task.slow, task.tree, self.replica_leaf[r], entry.seconds)
+            if task.kind == SCORE:  # faster worked out than looked up
+                slow = ahead = score_seconds(self.patterns + self.replica_pattern[r], self.num_kinds, self.slot_key + first)
+            else:
+                tokens = self.tokens_of(r, self.slot_node + first)
+                entry = self.signatures.find(
+                    <unsigned long long>self.replica_hash[r] ^ mixed(<unsigned long long>tokens, 1 << 21), self.replica_pattern[r],
+                    tokens, <unsigned long long*>self.slot_key + first, self.replica_first[r + 1] - first,
+                )
+                if not entry.known:
+                    self.time_replica(r, self.slot_node + first, self.slot_key + first, tokens, &entry.seconds, &entry.first)
+                    entry.known = True
+                slow, ahead = entry.seconds, entry.first
+            raise_leaf(&self.log, task.slow, task.tree, self.replica_leaf[r], slow)
             if task.first != NULL:
-                raise_leaf(&self.log, task.first, task.tree, self.replica_leaf[r], entry.first)
+                raise_leaf(&self.log, task.first, task.tree, self.replica_leaf[r], ahead)
             self.stale_tasks |= <unsigned int>1 << self.replica_task[r]
         self.num_touched = 0
 
@@ -571,11 +610,10 @@ cdef class PlanState(Arena):
         cdef Rings* rings
         if state.kind == TRAIN:
             rings = self.rings + state.rings
+            refresh_nodes(self.t, rings, &self.log)
             first = state.first[1] if state.first != NULL else seconds
             seconds = first + (self.t.num_updates - 1) * seconds
-            seconds += self.t.num_updates * (
-                host_optimizer(self.t, rings, &self.log) if rings.on_host else self.largest(state.step)
-            )
+            seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.largest(state.step))
             seconds += self.t.num_updates * reduce_seconds(self.t, self.links, rings, &self.log)
         if state.moved >= 0:
             seconds += self.largest(state.moved)

@@ -4,6 +4,8 @@
 from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 
+cdef double SAME_SHIFT = 2.0 ** -50
+
 
 cdef class Tables:
     """Arrays of a job.
@@ -151,36 +153,55 @@ cdef double one_f_one_b(int num_stages, const double* forward, const double* bac
     """1F1B recurrence in rounds: in round i stage j runs the backward of micro-batch i - (P - j), then the forward of i.
 
     Going up the stages, a stage reads the next stage's backward of the round before, and the previous stage's forward
-    of this round, so one value of each per stage is kept.
+    of this round, so one value of each per stage is kept. In rounds P to m - 1 every stage does both. A round of maxima and
+    sums does not move two states farther apart, so once a round has shifted all values by the same amount, to the last bits,
+    the rounds left of these shift them by as much, and are not worked out one by one.
     """
     cdef double free_at[MAX_STAGES]
-    cdef double forward_done, ready, end = 0.0
     cdef double backward_done[MAX_STAGES + 1]
-    cdef int i, j, lag
-    if num_stages == 1:
+    cdef double free_before[MAX_STAGES]
+    cdef double backward_before[MAX_STAGES]
+    cdef double now, done, shift, least, most, end = 0.0
+    cdef int i = 0, j, p = num_stages
+    if p == 1:
         return m * (forward[0] + backward[0])
-    for j in range(num_stages):
+    for j in range(p):
         free_at[j] = 0.0
         backward_done[j] = 0.0
-    for i in range(m + num_stages):
-        forward_done = 0.0
-        for j in range(num_stages):
-            lag = i - (num_stages - j)
-            if 0 <= lag < m:
-                if j < num_stages - 1:
-                    ready = backward_done[j + 1] + send[j]
-                    if ready > free_at[j]:
-                        free_at[j] = ready
-                free_at[j] += backward[j]
-                backward_done[j] = free_at[j]
+    while i < m + p:
+        if i >= p and i + 2 < m and (i - p) % 4 == 1:  # compare this round with the next
+            for j in range(p):
+                free_before[j] = free_at[j]
+                backward_before[j] = backward_done[j]
+        done = 0.0
+        # backwards of the stages from the last that have one left in this round, then all forwards
+        for j in range(p):
+            now = free_at[j]
+            if 0 <= i - (p - j) < m:
+                if j < p - 1:
+                    now = fmax(now, backward_done[j + 1] + send[j])
+                now += backward[j]
+                backward_done[j] = now
             if i < m:
                 if j > 0:
-                    ready = forward_done + send[j - 1]
-                    if ready > free_at[j]:
-                        free_at[j] = ready
-                free_at[j] += forward[j]
-                forward_done = free_at[j]
-    for j in range(num_stages):
+                    now = fmax(now, done + send[j - 1])
+                now += forward[j]
+                done = now
+            free_at[j] = now
+        if i >= p and i + 2 < m and (i - p) % 4 == 1:
+            least = most = free_at[0] - free_before[0]
+            for j in range(p):
+                shift = free_at[j] - free_before[j]
+                least, most = fmin(least, shift), fmax(most, shift)
+                shift = backward_done[j] - backward_before[j]
+                least, most = fmin(least, shift), fmax(most, shift)
+            if most - least <= SAME_SHIFT * free_at[0]:
+                for j in range(p):
+                    free_at[j] += (m - 1 - i) * most
+                    backward_done[j] += (m - 1 - i) * most
+                i = m - 1
+        i += 1
+    for j in range(p):
         end = fmax(end, free_at[j])
     return end
 

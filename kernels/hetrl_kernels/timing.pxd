@@ -16,6 +16,16 @@ cdef struct TrainTime:
     double fluid  # a lower bound of all of a step's work per prompt, free of pipeline fill
 
 
+cdef struct StageTime:  # one full micro-batch on a stage, tensor-parallel all-reduces included
+    double forward
+    double backward
+    double scoring  # old log-probabilities, or a scoring task's forward pass
+
+
+cdef StageTime train_stage(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first, int layers) noexcept nogil
+cdef double score_stage(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first, int layers) noexcept nogil
 cdef TrainTime train_replica(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
     double prompts, bint bound) noexcept nogil

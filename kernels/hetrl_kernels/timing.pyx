@@ -30,47 +30,59 @@ cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int
     return 2 * layers * t.inside(node, ALL_REDUCE, degree, hidden)
 
 
+cdef StageTime train_stage(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first, int layers) noexcept nogil:
+    """A full micro-batch of a training task on one stage."""
+    cdef StageTime time
+    cdef int model = t.task_model[task], kind = t.node_type[node], passes_back = 3 if recompute else 2
+    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
+    cdef double seconds = t.stage_seconds(model, kind, degree_index, shape, first, layers)
+    cdef double reduces = stage_all_reduces(t, hidden, degree, node, layers)
+    cdef double per_sequence = t.calibration[kind, PHASE_TRAIN, 2] * micro_batch
+    cdef double ahead = t.calibration[kind, PHASE_TRAIN, 0] * seconds + t.calibration[kind, PHASE_TRAIN, 1] / 3 + per_sequence / 3
+    cdef double behind = (
+        t.calibration[kind, PHASE_TRAIN, 0] * seconds * passes_back + (t.calibration[kind, PHASE_TRAIN, 1] + per_sequence) * 2 / 3
+    )
+    time.forward = ahead + reduces
+    time.backward = behind + reduces * (2 if recompute else 1)
+    time.scoring = calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch) + reduces
+    return time
+
+
 cdef TrainTime train_replica(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
     double prompts, bint bound) noexcept nogil:
     """One replica's mini-batch pipeline and old log-probabilities; with ``bound`` the pipeline's lower bound."""
     cdef TrainTime result
-    cdef int model = t.task_model[task]
-    cdef double tokens = t.prompt_tokens + t.mean_response
-    cdef double sequences = prompts * t.task_sequences[task]
-    cdef double per_update = sequences / t.num_mini_batches
-    cdef double hidden = micro_batch * tokens * (t.model_hidden_bytes[model])
+    cdef StageTime time
+    cdef double per_update = prompts * t.task_sequences[task] / t.num_mini_batches
+    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[t.task_model[task]]
     cdef double forward[MAX_STAGES]
     cdef double backward[MAX_STAGES]
     cdef double scoring[MAX_STAGES]
     cdef double sends[MAX_STAGES]
-    cdef double fill, seconds, reduces, per_sequence, ahead, behind, slowest = 0.0, slowest_score = 0.0, scored
-    cdef int j, kind, node, m, first = 0, passes_back = 3 if recompute else 2
+    cdef double fill, slowest = 0.0, slowest_score = 0.0
+    cdef int j, m, first = 0
     result.pipeline = 0.0
     result.old_log_probs = 0.0
     result.num_micro_batches = 0
     result.fluid = 0.0
-    if sequences == 0:
+    if per_update == 0:
         return result
     m = <int>ceil(per_update / micro_batch)
     fill = per_update / (m * micro_batch)
     for j in range(replica.num_stages):
-        node = replica.node[j]
-        kind = t.node_type[node]
-        seconds = t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j])
-        reduces = stage_all_reduces(t, hidden, degree, node, replica.layers[j])
+        time = train_stage(
+            t, task, degree_index, degree, shape, micro_batch, recompute, replica.node[j], first, replica.layers[j]
+        )
         first += replica.layers[j]
-        per_sequence = t.calibration[kind, PHASE_TRAIN, 2] * micro_batch
-        ahead = t.calibration[kind, PHASE_TRAIN, 0] * seconds + t.calibration[kind, PHASE_TRAIN, 1] / 3 + per_sequence / 3
-        behind = t.calibration[kind, PHASE_TRAIN, 0] * seconds * passes_back + (t.calibration[kind, PHASE_TRAIN, 1] + per_sequence) * 2 / 3
-        forward[j] = fill * (ahead + reduces)
-        backward[j] = fill * (behind + reduces * (2 if recompute else 1))
-        scored = calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch) + reduces
-        scoring[j] = fill * scored
-        slowest = fmax(slowest, ahead + reduces + behind + reduces * (2 if recompute else 1))
-        slowest_score = fmax(slowest_score, scored)
+        forward[j] = fill * time.forward
+        backward[j] = fill * time.backward
+        scoring[j] = fill * time.scoring
+        slowest = fmax(slowest, time.forward + time.backward)
+        slowest_score = fmax(slowest_score, time.scoring)
         if j + 1 < replica.num_stages:
-            sends[j] = fill * send_seconds(t, hidden, node, replica.node[j + 1])
+            sends[j] = fill * send_seconds(t, hidden, replica.node[j], replica.node[j + 1])
     if bound:
         result.pipeline = one_f_one_b_bound(replica.num_stages, forward, backward, sends, m)
     else:
@@ -84,49 +96,43 @@ cdef TrainTime train_replica(
     return result
 
 
+cdef double score_stage(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first, int layers) noexcept nogil:
+    """A full micro-batch of a scoring task on one stage."""
+    cdef int model = t.task_model[task], kind = t.node_type[node]
+    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
+    cdef double seconds = t.stage_seconds(model, kind, degree_index, shape, first, layers)
+    return calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch) + stage_all_reduces(t, hidden, degree, node, layers)
+
+
 cdef double score_replica(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica, double prompts) noexcept nogil:
-    cdef int model = t.task_model[task]
-    cdef double tokens = t.prompt_tokens + t.mean_response
     cdef double sequences = prompts * t.task_sequences[task]
-    cdef double hidden = micro_batch * tokens * t.model_hidden_bytes[model]
+    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[t.task_model[task]]
     cdef double forward[MAX_STAGES]
     cdef double sends[MAX_STAGES]
-    cdef double fill, seconds
-    cdef int j, kind, node, m, first = 0
+    cdef double fill
+    cdef int j, m, first = 0
     if sequences == 0:
         return 0.0
     m = <int>ceil(sequences / micro_batch)
     fill = sequences / (m * micro_batch)
     for j in range(replica.num_stages):
-        node = replica.node[j]
-        kind = t.node_type[node]
-        seconds = t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j])
-        forward[j] = fill * (
-            calibrated(t, kind, PHASE_SCORE, seconds, 1, micro_batch)
-            + stage_all_reduces(t, hidden, degree, node, replica.layers[j])
-        )
+        forward[j] = fill * score_stage(t, task, degree_index, degree, shape, micro_batch, replica.node[j], first, replica.layers[j])
         first += replica.layers[j]
         if j + 1 < replica.num_stages:
-            sends[j] = fill * send_seconds(t, hidden, node, replica.node[j + 1])
+            sends[j] = fill * send_seconds(t, hidden, replica.node[j], replica.node[j + 1])
     return forward_only(replica.num_stages, forward, sends, m)
 
 
 cdef double score_fluid(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica) noexcept nogil:
     """Lower bound of scoring seconds per prompt."""
-    cdef int model = t.task_model[task]
-    cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
     cdef double slowest = 0.0
-    cdef int j, kind, first = 0
+    cdef int j, first = 0
     for j in range(replica.num_stages):
-        kind = t.node_type[replica.node[j]]
         slowest = fmax(
-            slowest,
-            calibrated(
-                t, kind, PHASE_SCORE, t.stage_seconds(model, kind, degree_index, shape, first, replica.layers[j]), 1, micro_batch
-            )
-            + stage_all_reduces(t, hidden, degree, replica.node[j], replica.layers[j]),
+            slowest, score_stage(t, task, degree_index, degree, shape, micro_batch, replica.node[j], first, replica.layers[j])
         )
         first += replica.layers[j]
     return slowest / micro_batch * t.task_sequences[task]

@@ -7,6 +7,12 @@ from hetrl_kernels.tables cimport Tables
 from hetrl_kernels.undo cimport Log, Tally
 
 
+cdef struct Hops:  # how often each kind of link occurs, and which do, by latency and by bandwidth
+    long long* count
+    long long* by_latency
+    long long* by_bandwidth
+
+
 cdef struct Rings:
     int num_stages
     int num_replicas
@@ -16,29 +22,30 @@ cdef struct Rings:
     bint on_host  # the optimizer runs on the hosts
     State* states  # [P]
     long long* members  # [N, P] tensor groups of a stage on a node
+    long long* stages  # [N] bit set of the stages on a node
     long long* present  # [P, words] nodes of a stage
+    long long* own  # [P, words] the same in the order of the nodes' own links
     long long* num_nodes  # [P]
+    Hops* outer  # [P] hops between nodes
+    Hops* inner  # [P] nodes with several members
+    int hop_words
+    Tally* on_node  # [P] nodes by number of members
+    Tally* flows  # [P] nodes by how many rings leave them
     long long* leaving  # [N] stages on the node whose rings leave it
-    Tally* outer_latency  # [P] hops between nodes, as the following
-    Tally* outer_bandwidth
-    Tally* inner_latency  # nodes with several members
-    Tally* inner_bandwidth
-    Tally* own  # nodes by their own links' bandwidth
-    Tally* on_node  # nodes by number of members
-    Tally* flows  # nodes by `leaving`
+    long long* counted  # [N] the same as far as `flows` knows
     double* seconds  # [P]
     double* optimizer  # tree over nodes, of an optimizer on the hosts
     int tree
     unsigned long long stale  # stages
-    int* stale_nodes
-    int num_stale_nodes
-    bint all_nodes_stale
+    int* touched  # nodes whose `leaving` or optimizer may have changed
+    int num_touched
+    int most_touched
 
 
 cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int model, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil
+cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
-cdef double host_optimizer(Tables t, Rings* rings, Log* log) noexcept nogil
 cdef void nothing_stale(Rings* rings) noexcept nogil

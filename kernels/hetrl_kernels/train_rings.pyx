@@ -1,15 +1,17 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Gradient rings of one training task, kept up to date while tensor groups change nodes.
 
-The ring of a stage visits its nodes in order. It is described by counts: hops by latency and by bandwidth, nodes by
-members and by how many rings leave them. A tensor group that changes its node changes a handful of counts of its stage,
-and of the stages that share a network card with it.
+The ring of a stage visits its nodes in order. It is described by counts: hops by kind of link, nodes by members and by how
+many rings leave them. A tensor group that changes its node changes a handful of counts of its stage, and of the stages
+that share a network card with it.
 """
 
 from hetrl_kernels.memory cimport FSDP, train_state
 from hetrl_kernels.rings cimport StageRing, update_seconds
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, fmax, fmin
-from hetrl_kernels.undo cimport highest, lowest, next_node, previous_node, put, put_number, raise_leaf, tally
+from hetrl_kernels.undo cimport (
+    first_bit, highest, last_bit, lowest, lowest_bit, next_node, previous_node, put, put_number, raise_leaf, tally,
+)
 
 
 cdef void make_rings(
@@ -27,22 +29,34 @@ cdef void make_rings(
         rings.states[j] = train_state(t, model, degree, first, layers[j], num_replicas, sharding)
         first += layers[j]
     rings.members = <long long*>arena.room(n * stages * sizeof(long long))
+    rings.stages = <long long*>arena.room(n * sizeof(long long))
     rings.present = <long long*>arena.room(stages * links.words * sizeof(long long))
+    rings.own = <long long*>arena.room(stages * links.words * sizeof(long long))
     rings.num_nodes = <long long*>arena.room(stages * sizeof(long long))
-    rings.leaving = <long long*>arena.room(n * sizeof(long long))
-    rings.outer_latency = tallies(arena, stages, links.num_kinds)
-    rings.outer_bandwidth = tallies(arena, stages, links.num_kinds)
-    rings.inner_latency = tallies(arena, stages, links.num_kinds)
-    rings.inner_bandwidth = tallies(arena, stages, links.num_kinds)
-    rings.own = tallies(arena, stages, n)
+    rings.hop_words = (links.num_kinds + 63) // 64
+    rings.outer = hops(arena, stages, links.num_kinds)
+    rings.inner = hops(arena, stages, links.num_kinds)
     rings.on_node = tallies(arena, stages, most_members + 1)
     rings.flows = tallies(arena, stages, stages + 1)
+    rings.leaving = <long long*>arena.room(n * sizeof(long long))
+    rings.counted = <long long*>arena.room(n * sizeof(long long))
     rings.seconds = <double*>arena.room(stages * sizeof(double))
     rings.tree = 1
     while rings.tree < n:
         rings.tree *= 2
     rings.optimizer = <double*>arena.room(2 * rings.tree * sizeof(double))
-    rings.stale_nodes = <int*>arena.room(n * sizeof(int))
+    rings.most_touched = n + 64
+    rings.touched = <int*>arena.room(rings.most_touched * sizeof(int))
+
+
+cdef Hops* hops(Arena arena, int stages, int kinds) except NULL:
+    cdef Hops* found = <Hops*>arena.room(stages * sizeof(Hops))
+    cdef int j, words = (kinds + 63) // 64
+    for j in range(stages):
+        found[j].count = <long long*>arena.room(kinds * sizeof(long long))
+        found[j].by_latency = <long long*>arena.room(2 * words * sizeof(long long))
+        found[j].by_bandwidth = found[j].by_latency + words
+    return found
 
 
 cdef Tally* tallies(Arena arena, int stages, int ranks) except NULL:
@@ -56,37 +70,54 @@ cdef Tally* tallies(Arena arena, int stages, int ranks) except NULL:
     return found
 
 
-cdef void hop(Tables t, Links links, Rings* rings, Log* log, int stage, int source, int target, int number) noexcept nogil:
-    cdef int kind = t.link_kind[source, target]
-    tally(log, rings.outer_latency + stage, links.latency_rank[kind], number)
-    tally(log, rings.outer_bandwidth + stage, links.bandwidth_rank[kind], number)
+cdef void hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept nogil:
+    cdef long long before = hops.count[kind]
+    cdef long long* word
+    put(log, hops.count + kind, before + number)
+    if (before > 0) != (before + number > 0):
+        word = hops.by_latency + (links.latency_rank[kind] >> 6)
+        put(log, word, word[0] ^ (<long long>1 << (links.latency_rank[kind] & 63)))
+        word = hops.by_bandwidth + (links.bandwidth_rank[kind] >> 6)
+        put(log, word, word[0] ^ (<long long>1 << (links.bandwidth_rank[kind] & 63)))
 
 
-cdef void leave(Rings* rings, Log* log, int node, int number) noexcept nogil:
-    """One more ring leaves a node, or one less: all rings there share its card with more or fewer flows."""
-    cdef long long before = rings.leaving[node]
-    cdef int j
-    put(log, rings.leaving + node, before + number)
-    for j in range(rings.num_stages):
-        if rings.members[node * rings.num_stages + j] > 0:
-            tally(log, rings.flows + j, <int>before, -1)
-            tally(log, rings.flows + j, <int>(before + number), 1)
-            rings.stale |= <unsigned long long>1 << j
+cdef void detour(Tables t, Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
+    """A ring visits one more node between two others, or one less."""
+    cdef int straight = t.link_kind[behind, ahead], first = t.link_kind[behind, node], second = t.link_kind[node, ahead]
+    if first == straight:
+        hop(links, hops, log, second, number)
+    elif second == straight:
+        hop(links, hops, log, first, number)
+    else:
+        hop(links, hops, log, straight, -number)
+        hop(links, hops, log, first, number)
+        hop(links, hops, log, second, number)
+
+
+cdef void touch(Tables t, Rings* rings, Log* log, int node) noexcept nogil:
+    if rings.num_touched == rings.most_touched:
+        refresh_nodes(t, rings, log)
+    rings.touched[rings.num_touched] = node
+    rings.num_touched += 1
+
+
+cdef void leave(Tables t, Rings* rings, Log* log, int node, int number) noexcept nogil:
+    """One more ring leaves a node, or one less."""
+    put(log, rings.leaving + node, rings.leaving[node] + number)
+    touch(t, rings, log, node)
 
 
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil:
     """``number`` more tensor groups of a stage on a node; fewer if negative."""
     cdef long long* members = rings.members + node * rings.num_stages + stage
     cdef long long* present = rings.present + stage * links.words
+    cdef long long* own = rings.own + stage * links.words + (links.own_rank[node] >> 6)
     cdef long long before = members[0], after = before + number, nodes = rings.num_nodes[stage]
-    cdef int kind, ahead = node, behind = node
-    if rings.on_host and rings.num_stale_nodes < t.num_nodes:
-        rings.stale_nodes[rings.num_stale_nodes] = node
-        rings.num_stale_nodes += 1
-    elif rings.on_host:
-        rings.all_nodes_stale = True
+    cdef int ahead = node, behind = node
+    put(log, members, after)
+    if rings.on_host:
+        touch(t, rings, log, node)
     if rings.num_replicas == 1:
-        put(log, members, after)
         return
     rings.stale |= <unsigned long long>1 << stage
     if before > 0:
@@ -94,61 +125,65 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
     if after > 0:
         tally(log, rings.on_node + stage, <int>after, 1)
     if (before > 1) != (after > 1):
-        kind = t.link_kind[node, node]
-        tally(log, rings.inner_latency + stage, links.latency_rank[kind], 1 if after > 1 else -1)
-        tally(log, rings.inner_bandwidth + stage, links.bandwidth_rank[kind], 1 if after > 1 else -1)
-    if before == 0:
-        if nodes == 0:
-            hop(t, links, rings, log, stage, node, node, 1)
-        else:
-            ahead = next_node(present, links.words, node)
-            behind = previous_node(present, links.words, node)
-            hop(t, links, rings, log, stage, behind, ahead, -1)
-            hop(t, links, rings, log, stage, behind, node, 1)
-            hop(t, links, rings, log, stage, node, ahead, 1)
-        put(log, rings.num_nodes + stage, nodes + 1)
-        put(log, present + (node >> 6), present[node >> 6] | (<long long>1 << (node & 63)))
-        tally(log, rings.own + stage, links.own_rank[node], 1)
-        put(log, members, after)
-        tally(log, rings.flows + stage, <int>rings.leaving[node], 1)
-        if nodes > 0:
-            leave(rings, log, node, 1)
+        hop(links, rings.inner + stage, log, t.link_kind[node, node], 1 if after > 1 else -1)
+    if (before > 0) == (after > 0):
+        return
+    put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
+    put(log, own, own[0] ^ (<long long>1 << (links.own_rank[node] & 63)))
+    tally(log, rings.flows + stage, <int>rings.counted[node], 1 if after > 0 else -1)
+    if before > 0:
+        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
+        nodes -= 1
+    if nodes > 0:
+        ahead = next_node(present, links.words, node)
+        behind = previous_node(present, links.words, node)
+        # a ring on one node has a hop from the node to itself, whose kind a second node replaces
+        detour(t, links, rings.outer + stage, log, behind, node, ahead, 1 if after > 0 else -1)
+        leave(t, rings, log, node, 1 if after > 0 else -1)
         if nodes == 1:
-            leave(rings, log, ahead, 1)
-    elif after == 0:
-        if nodes == 2:
-            leave(rings, log, next_node(present, links.words, node), -1)
-        if nodes > 1:
-            leave(rings, log, node, -1)
-        tally(log, rings.flows + stage, <int>rings.leaving[node], -1)
-        put(log, members, after)
-        tally(log, rings.own + stage, links.own_rank[node], -1)
-        put(log, present + (node >> 6), present[node >> 6] & ~(<long long>1 << (node & 63)))
-        put(log, rings.num_nodes + stage, nodes - 1)
-        if nodes == 1:
-            hop(t, links, rings, log, stage, node, node, -1)
-        else:
-            ahead = next_node(present, links.words, node)
-            behind = previous_node(present, links.words, node)
-            hop(t, links, rings, log, stage, behind, node, -1)
-            hop(t, links, rings, log, stage, node, ahead, -1)
-            hop(t, links, rings, log, stage, behind, ahead, 1)
+            leave(t, rings, log, ahead, 1 if after > 0 else -1)
     else:
-        put(log, members, after)
+        hop(links, rings.outer + stage, log, t.link_kind[node, node], 1 if after > 0 else -1)
+    if after > 0:
+        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
+        nodes += 1
+    put(log, rings.num_nodes + stage, nodes)
+
+
+cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
+    """Bring up to date what depends on all stages of a node: flows through its card, and an optimizer on its host."""
+    cdef unsigned long long stages
+    cdef int i, j, node
+    for i in range(rings.num_touched):
+        node = rings.touched[i]
+        if rings.leaving[node] != rings.counted[node]:
+            stages = rings.stages[node]
+            rings.stale |= stages
+            while stages:
+                j = lowest_bit(stages)
+                stages &= stages - 1
+                tally(log, rings.flows + j, <int>rings.counted[node], -1)
+                tally(log, rings.flows + j, <int>rings.leaving[node], 1)
+            put(log, rings.counted + node, rings.leaving[node])
+        if rings.on_host:
+            raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
+    rings.num_touched = 0
 
 
 cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept nogil:
     """What the counts of a stage say of its ring."""
     cdef StageRing ring
-    cdef int flows = highest(rings.flows + stage), inner = lowest(rings.inner_bandwidth + stage), own
+    cdef Hops* outer = rings.outer + stage
+    cdef Hops* inner = rings.inner + stage
+    cdef int flows = highest(rings.flows + stage), several = first_bit(inner.by_bandwidth, rings.hop_words), own
     cdef bint leaves = rings.num_nodes[stage] > 1
-    ring.outer_latency = ring.latency = links.latency[highest(rings.outer_latency + stage)]
-    ring.outer_bandwidth = links.bandwidth[lowest(rings.outer_bandwidth + stage)] / (flows * rings.degree if leaves else 1)
+    ring.outer_latency = ring.latency = links.latency[last_bit(outer.by_latency, rings.hop_words)]
+    ring.outer_bandwidth = links.bandwidth[first_bit(outer.by_bandwidth, rings.hop_words)] / (flows * rings.degree if leaves else 1)
     ring.bandwidth = ring.outer_bandwidth
-    if inner >= 0:
-        ring.latency = fmax(ring.latency, links.latency[highest(rings.inner_latency + stage)])
-        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[inner])
-    own = links.own_node[lowest(rings.own + stage)]
+    if several >= 0:
+        ring.latency = fmax(ring.latency, links.latency[last_bit(inner.by_latency, rings.hop_words)])
+        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[several])
+    own = links.own_node[first_bit(rings.own + stage * links.words, links.words)]
     ring.inner_bandwidth = t.link_bandwidth[own, own]
     ring.inner_latency = t.link_latency[own, own]
     ring.per_node = highest(rings.on_node + stage)
@@ -156,7 +191,7 @@ cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept 
     ring.two_level = leaves and ring.per_node > 1 and lowest(rings.on_node + stage) == ring.per_node
     ring.most_ranks = ring.per_node * rings.degree
     ring.slowest_host_link = 0.0  # of no interest here
-    ring.kind = t.node_type[next_node(rings.present + stage * links.words, links.words, t.num_nodes - 1)]
+    ring.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
     return ring
 
 
@@ -179,40 +214,28 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
     return worst
 
 
-cdef void nothing_stale(Rings* rings) noexcept nogil:
-    """After a proposal was taken back."""
-    rings.stale = 0
-    rings.num_stale_nodes = 0
-    rings.all_nodes_stale = False
-
-
 cdef double node_optimizer(Tables t, Rings* rings, int node) noexcept nogil:
     """The slowest rank's optimizer step on a host, whose memory all ranks share."""
     cdef long long* members = rings.members + node * rings.num_stages
     cdef State* state
-    cdef double worst = 0.0, total, ranks = 0.0
+    cdef double worst = 0.0, total
     cdef int j, kind = t.node_type[node]
+    cdef long long ranks = 0
     for j in range(rings.num_stages):
         ranks += members[j] * rings.degree
+    if ranks == 0:
+        return 0.0
     for j in range(rings.num_stages):
         if members[j]:
             state = rings.states + j
             total = state.weights + state.gradients + state.optimizer
             worst = fmax(
-                worst,
-                fmax(total * ranks / t.node_host_memory[node], (state.gradients + state.weights) / t.node_host_link[node]),
+                worst, fmax(total * ranks / t.node_host_memory[node], (state.gradients + state.weights) / t.node_host_link[node])
             )
-    return t.calibration[kind, PHASE_OPTIMIZER, 0] * worst + t.calibration[kind, PHASE_OPTIMIZER, 1] if ranks else 0.0
+    return t.calibration[kind, PHASE_OPTIMIZER, 0] * worst + t.calibration[kind, PHASE_OPTIMIZER, 1]
 
 
-cdef double host_optimizer(Tables t, Rings* rings, Log* log) noexcept nogil:
-    cdef int i
-    if rings.all_nodes_stale:
-        for i in range(t.num_nodes):
-            raise_leaf(log, rings.optimizer, rings.tree, i, node_optimizer(t, rings, i))
-        rings.num_stale_nodes = 0
-        rings.all_nodes_stale = False
-    for i in range(rings.num_stale_nodes):
-        raise_leaf(log, rings.optimizer, rings.tree, rings.stale_nodes[i], node_optimizer(t, rings, rings.stale_nodes[i]))
-    rings.num_stale_nodes = 0
-    return rings.optimizer[1]
+cdef void nothing_stale(Rings* rings) noexcept nogil:
+    """After a proposal was taken back."""
+    rings.stale = 0
+    rings.num_touched = 0

@@ -95,22 +95,32 @@ cdef inline void tally(Log* log, Tally* t, int rank, int number) noexcept nogil:
         put(log, t.bits + (rank >> 6), t.bits[rank >> 6] ^ (<long long>1 << (rank & 63)))
 
 
+cdef inline int first_bit(const long long* bits, int words) noexcept nogil:
+    """Smallest member of a bit set, or -1."""
+    cdef int word
+    for word in range(words):
+        if bits[word]:
+            return 64 * word + lowest_bit(bits[word])
+    return -1
+
+
+cdef inline int last_bit(const long long* bits, int words) noexcept nogil:
+    """Largest member of a bit set, or -1."""
+    cdef int word
+    for word in range(words - 1, -1, -1):
+        if bits[word]:
+            return 64 * word + highest_bit(bits[word])
+    return -1
+
+
 cdef inline int lowest(const Tally* t) noexcept nogil:
     """Smallest rank that occurs, or -1."""
-    cdef int word
-    for word in range(t.words):
-        if t.bits[word]:
-            return 64 * word + lowest_bit(t.bits[word])
-    return -1
+    return first_bit(t.bits, t.words)
 
 
 cdef inline int highest(const Tally* t) noexcept nogil:
     """Largest rank that occurs, or -1."""
-    cdef int word
-    for word in range(t.words - 1, -1, -1):
-        if t.bits[word]:
-            return 64 * word + highest_bit(t.bits[word])
-    return -1
+    return last_bit(t.bits, t.words)
 
 
 cdef inline int next_node(const long long* bits, int words, int node) noexcept nogil:
