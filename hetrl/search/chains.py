@@ -16,6 +16,7 @@ from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.level4_assignment import node_moves
 from hetrl.search.level5_placement import place
+from hetrl.search.level5_polish import polish
 from hetrl.spec.job import Job
 from hetrl_kernels.anneal import anneal
 
@@ -115,14 +116,15 @@ def run_descent(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], in
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate in every way level 5 knows, and keep the best: shares costed or exact, slots swapped or not."""
+    """Place a candidate with shares as costed and with exact ones, polish the better plan, and keep the best."""
     context = rules.context
     job = context.job
-    seed = job.optimizer.seed
     plans = [place(rules, candidate, exact_shares=exact) for exact in (True, False)]
-    plans += [place(rules, candidate, exact_shares=exact, swap_seed=seed) for exact in (True, False)]
-    distinct = [plan for number, plan in enumerate(plans) if plan not in plans[:number]]
-    evaluated = [(plan, evaluate(job, plan, context.costs)) for plan in distinct]
+    evaluated = [(plan, evaluate(job, plan, context.costs)) for plan in dict.fromkeys(plans)]
+    best = min(evaluated, key=lambda pair: objective_of(job, pair[1]))
+    polished = polish(rules, best[0], job.optimizer.seed) if best[1].feasible else best[0]
+    if polished is not best[0]:
+        evaluated.append((polished, evaluate(job, polished, context.costs)))
     return min(evaluated, key=lambda pair: objective_of(job, pair[1]))
 
 

@@ -193,18 +193,37 @@ cdef class PlanAnnealer(PlanState):
         """Replicas looked up that were not known, and schedules that had to be searched."""
         return self.signatures.num_missed, self.orders.num_searched
 
-    def wander(self, unsigned long long seed, int num_moves, bint between_groups=True):
-        """Make random moves whatever they cost; the number of those that changed something."""
+    def wander(self, unsigned long long seed, int num_moves, *, bint between_groups=True, bint feasible=False):
+        """Make random moves whatever they cost.
+
+        Parameters
+        ----------
+        seed, num_moves
+            Source of all randomness; moves drawn.
+        between_groups
+            Blocks of different groups may change places.
+        feasible
+            In a feasible state: take moves back that do not fit, and every second of the others.
+
+        Returns
+        -------
+        int
+            Moves that changed something and stayed.
+        """
         cdef unsigned long long state = seed
         cdef int turn, changed = 0
         with nogil:
             for turn in range(num_moves):
-                if self.draw(&state, between_groups):
-                    changed += 1
-                    self.move(self.blocks, self.from_first, self.number, self.first, self.second)
-                    self.cost(INFINITY)
-                    forget(&self.log)
-                    self.relist(self.first, self.second)
+                if not self.draw(&state, between_groups):
+                    continue
+                self.move(self.blocks, self.from_first, self.number, self.first, self.second)
+                self.cost(INFINITY)
+                if feasible and (self.outcome != COSTED or random_below(&state, 2)):
+                    self.undo(self.blocks, self.from_first, self.number, self.first, self.second)
+                    continue
+                changed += 1
+                forget(&self.log)
+                self.relist(self.first, self.second)
         return changed
 
     def anneal(

@@ -175,7 +175,7 @@ cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept 
     cdef StageRing ring
     cdef Hops* outer = rings.outer + stage
     cdef Hops* inner = rings.inner + stage
-    cdef int flows = highest(rings.flows + stage), several = first_bit(inner.by_bandwidth, rings.hop_words), own
+    cdef int flows = highest(rings.flows + stage), several = first_bit(inner.by_bandwidth, rings.hop_words)
     cdef bint leaves = rings.num_nodes[stage] > 1
     ring.outer_latency = ring.latency = links.latency[last_bit(outer.by_latency, rings.hop_words)]
     ring.outer_bandwidth = links.bandwidth[first_bit(outer.by_bandwidth, rings.hop_words)] / (flows * rings.degree if leaves else 1)
@@ -183,9 +183,8 @@ cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept 
     if several >= 0:
         ring.latency = fmax(ring.latency, links.latency[last_bit(inner.by_latency, rings.hop_words)])
         ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[several])
-    own = links.own_node[first_bit(rings.own + stage * links.words, links.words)]
-    ring.inner_bandwidth = t.link_bandwidth[own, own]
-    ring.inner_latency = t.link_latency[own, own]
+    ring.inner_node = links.own_node[first_bit(rings.own + stage * links.words, links.words)]
+    ring.inner_bandwidth = t.link_bandwidth[ring.inner_node, ring.inner_node]
     ring.per_node = highest(rings.on_node + stage)
     ring.num_nodes = <int>rings.num_nodes[stage]
     ring.two_level = leaves and ring.per_node > 1 and lowest(rings.on_node + stage) == ring.per_node

@@ -1,0 +1,194 @@
+"""Annealing of whole plans: cost by delta against a new state and against the readable evaluator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.random_plans import random_assignments, relative
+from hetrl.cost.evaluate import evaluate
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.plan.plan import Group, Plan, Replica, Stage
+from hetrl.plan.rules import plan_problems
+from hetrl.search.constraints import NodeRules
+from hetrl.search.context import Candidate, SearchContext
+from hetrl.search.level5_placement import place
+from hetrl.search.level5_polish import polish
+from hetrl.search.plan_arrays import PlanArrays, moved_plan, plan_arrays
+from hetrl.spec.job import Job
+from hetrl.spec.load import job_from_values
+from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.plan_anneal import PlanAnnealer
+
+INSTANCES = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/PPO", "paper64_lan/GRPO")
+
+
+def context_of(job: Job) -> SearchContext:
+    return SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+
+
+def feasible_plans(context: SearchContext, seed: int, *, tries: int = 40) -> Iterator[Plan]:
+    rules = NodeRules(context)
+    for grouping, assignment in islice(random_assignments(context, seed), tries):
+        cost = context.steps.cost(grouping, assignment, math.inf)
+        candidate = Candidate(grouping=grouping, assignment=assignment, cost=cost)
+        if candidate.feasible:
+            yield place(rules, candidate, exact_shares=bool(seed % 2))
+
+
+def anew(context: SearchContext, arrays: PlanArrays, annealer: PlanAnnealer) -> float:
+    """Seconds of a state that is built with the blocks where they are now."""
+    nodes = np.array(annealer.nodes(), dtype=np.int32)
+    return PlanAnnealer(context.kernel_tables, arrays._replace(block_node=nodes), annealer.scale).seconds
+
+
+def check(context: SearchContext, plan: Plan, seed: int, rounds: int) -> list[float]:
+    """Wander, and compare delta, new state and evaluator after each round; the seconds seen."""
+    arrays = plan_arrays(context, plan)
+    assert arrays is not None
+    annealer = PlanAnnealer(context.kernel_tables, arrays)
+    seen = []
+    for turn in range(rounds):
+        seconds = annealer.seconds
+        moved = moved_plan(context, plan, arrays, annealer.nodes())
+        estimate = evaluate(context.job, moved, context.costs)
+        assert seconds == anew(context, arrays, annealer)
+        assert math.isinf(seconds) == (not estimate.feasible), estimate.problems
+        if estimate.feasible:
+            assert relative(seconds, estimate.step_seconds) <= 1e-12
+        assert not plan_problems(context.job, moved)
+        assert [len(group.devices) for group in moved.groups] == [len(group.devices) for group in plan.groups]
+        seen.append(seconds)
+        annealer.wander(seed + turn, 40, feasible=math.isfinite(seconds) and turn < rounds - 2)
+    return seen
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_delta_equals_a_new_state_and_the_evaluator(name: str) -> None:
+    context = context_of(benchmark_instance(name))
+    seen = [seconds for plan in islice(feasible_plans(context, 3), 8) for seconds in check(context, plan, 1, 6)]
+    assert len({seconds for seconds in seen if math.isfinite(seconds)}) > 5
+    assert all(seconds > 0 for seconds in seen)
+
+
+def test_the_period_of_an_asynchronous_job() -> None:
+    context = context_of(benchmark_instance("paper64_lan/GRPO", {"workflow.staleness": 2}))
+    assert context.job.staleness == 2
+    seen = [seconds for plan in islice(feasible_plans(context, 4), 6) for seconds in check(context, plan, 2, 4)]
+    assert any(math.isfinite(seconds) for seconds in seen)
+
+
+SMALL_TYPES = ("H100", "A100-40GB", "L40S", "L4")
+
+
+@st.composite
+def small_jobs(draw: st.DrawFn) -> Job:
+    """Two to four nodes of one to four devices, any algorithm, links of any speed."""
+    nodes = [
+        {
+            "id": f"node-{number}",
+            "gpus": draw(st.sampled_from([1, 2, 4])),
+            "type": draw(st.sampled_from(SMALL_TYPES)),
+            "interconnect": draw(st.sampled_from(["PCIe-Gen4", "NVLink-600G"])),
+            "network": draw(st.sampled_from(["1Gbps", "10Gbps", "100Gbps"])),
+            "rack": draw(st.sampled_from(["a", "b"])),
+            "host_ram": draw(st.sampled_from(["60GiB", "1000GiB"])),
+        }
+        for number in range(draw(st.integers(2, 4)))
+    ]
+    model = draw(st.sampled_from(["Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-7B"]))
+    algorithm = draw(st.sampled_from(["PPO", "GRPO", "DPO", "ReMax"]))
+    workflow: dict[str, object] = {"algorithm": algorithm, "actor_model": model, "reference_model": model}
+    if algorithm == "PPO":
+        workflow |= {"critic_model": "Qwen2.5-0.5B", "reward_model": "Qwen2.5-1.5B"}
+    if algorithm == "DPO":
+        workflow["online"] = False
+    batch = {"num_prompts": draw(st.sampled_from([7, 32, 64])), "max_response_tokens": 512}
+    network = {"rack": {"bandwidth": "50Gbps", "latency": "10us"}}
+    return job_from_values(
+        {"workflow": workflow, "cluster_topology": {"nodes": nodes, "network": network}, "batch": batch},
+        source="small",
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(job=small_jobs(), seed=st.integers(0, 1000))
+def test_small_fleets_of_any_kind(job: Job, seed: int) -> None:
+    context = context_of(job)
+    for plan in islice(feasible_plans(context, seed, tries=8), 2):
+        check(context, plan, seed, 4)
+
+
+def test_early_rejection_leaves_the_trajectory_as_it_is() -> None:
+    context = context_of(benchmark_instance("paper64_wan/PPO"))
+    for plan in islice(feasible_plans(context, 5), 3):
+        arrays = plan_arrays(context, plan)
+        assert arrays is not None
+        ended = []
+        for early in (True, False):
+            annealer = PlanAnnealer(context.kernel_tables, arrays)
+            counters = annealer.anneal(7, 3000, 0.02, 0.0005, early=early)
+            assert sum(counters[:4]) == 3000
+            ended.append((annealer.nodes(), annealer.seconds, counters[0], counters[4]))
+            assert annealer.seconds == anew(context, arrays, annealer)
+            assert counters[2] == 0 or early
+        assert ended[0] == ended[1]
+
+
+def test_annealing_is_never_worse_and_keeps_groups_apart_on_request() -> None:
+    context = context_of(benchmark_instance("paper64_wan/PPO"))
+    better = 0
+    for plan in islice(feasible_plans(context, 6), 4):
+        arrays = plan_arrays(context, plan)
+        assert arrays is not None
+        before = evaluate(context.job, plan, context.costs).step_seconds
+        polished = polish(NodeRules(context), plan, 1, 3000)
+        after = evaluate(context.job, polished, context.costs).step_seconds
+        assert after <= before
+        better += after < before
+        annealer = PlanAnnealer(context.kernel_tables, arrays)
+        annealer.anneal(1, 3000, 0.02, 0.0005, between_groups=False)
+        moved = moved_plan(context, plan, arrays, annealer.nodes())
+        for mine, theirs in zip(plan.groups, moved.groups, strict=True):
+            assert context.device_counts(mine.devices) == context.device_counts(theirs.devices)
+    assert better > 0
+
+
+def test_one_chain_per_seed() -> None:
+    context = context_of(benchmark_instance("guide20"))
+    plan = next(feasible_plans(context, 7))
+    arrays = plan_arrays(context, plan)
+    assert arrays is not None
+    runs = []
+    for seed in (1, 1, 2):
+        annealer = PlanAnnealer(context.kernel_tables, arrays)
+        runs.append((annealer.wander(seed, 200), annealer.nodes()))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_plans_outside_the_kernel_are_left_alone() -> None:
+    """A tensor group over two nodes of one host; micro-batches that the tables do not list."""
+    node = {"gpus": 1, "type": "H100", "interconnect": "PCIe-Gen4", "host": "one"}
+    values = {
+        "workflow": {
+            "algorithm": "DPO", "actor_model": "Qwen2.5-0.5B", "reference_model": "Qwen2.5-0.5B", "online": False,
+        },
+        "cluster_topology": {"nodes": [{"id": name, **node} for name in "ab"]},
+    }  # fmt: skip
+    context = context_of(job_from_values(values, source="two parts of one host"))
+    plan = next(feasible_plans(context, 1))
+    task = plan.tasks[0]
+    stage = Stage(num_layers=24, devices=(0, 1))
+    spanning = replace(task, replicas=(Replica(stages=(stage,), num_prompts=task.num_prompts),))
+    groups = (Group(tasks=tuple(each.task for each in plan.tasks), devices=(0, 1)),)
+    assert plan_arrays(context, plan) is not None
+    assert plan_arrays(context, Plan(groups=groups, tasks=(spanning, *plan.tasks[1:]))) is None
+    assert plan_arrays(context, Plan(groups=groups, tasks=(replace(task, micro_batch_size=3), *plan.tasks[1:]))) is None
