@@ -1,32 +1,42 @@
 """Speed and equality of the search kernels.
 
-    python -m benchmarks.kernels [--json FILE] [--options N] [--moves N]
+    python -m benchmarks.kernels [--quick | --full] [--json FILE]
 
-Equality: options of random plans against the readable evaluator (seconds and bytes), and costs of assignments after
-random moves, composed from kept group costs, against costs worked out from nothing. Speed: per core, CPU time.
+Equality: options and whole plans against the readable evaluator; costs of plans after random moves, by delta, against
+states worked out from nothing, bit for bit; costs of assignments composed from kept groups against those of a new
+search. Speed: per core, CPU time; moves that changed nothing, did not fit, were rejected early, costed and accepted are
+counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.random_plans import option_error, random_assignments, random_options
+from benchmarks.kernels_anneal import ALGORITHMS, OUTCOMES, SIZES, case_of, delta_equals_full, speed
+from benchmarks.random_plans import option_error, random_assignments, random_options, relative
+from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
-from hetrl.search.context import SearchContext
+from hetrl.search.constraints import NodeRules
+from hetrl.search.context import Candidate, SearchContext
 from hetrl.search.level4_assignment import Starts
+from hetrl.search.level5_placement import place
+from hetrl.search.plan_arrays import moved_plan, plan_arrays
 from hetrl.spec.presets import benchmark_instance
 from hetrl_kernels.anneal import anneal
-from hetrl_kernels.options import Option
-from hetrl_kernels.placement import Placement
+from hetrl_kernels.plan_anneal import PlanAnnealer
 
 INSTANCES = {20: "guide20", 64: "paper64_wan/PPO", 1024: "synthetic1024"}
-SWAPPED = {16: "guideC/Llama-3-8B/PPO", 64: "paper64_wan/PPO", 1024: "synthetic1024", 4096: "synthetic4096"}
+PLANS = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/GRPO", "paper64_lan/PPO")
+PEERS = {"ReaL (C++)": "23,300 at 8 GPUs, 3,300 at 128", "Metis": "190 to 1,030", "HexiScale": "4 to 23"}
+"""Plans costed per core second by other planners, as measured for this project on the same kind of machine."""
 
 
 def context_of(name: str) -> SearchContext:
@@ -94,83 +104,97 @@ def moves_per_second(name: str, num_moves: int) -> tuple[float, float]:
     return rates[0], rates[1]
 
 
-def longest_option(context: SearchContext, kind: str) -> Option:
-    """The option with the most slots of a task of this kind on the whole fleet."""
-    found = [
-        option
-        for index, task in enumerate(context.job.workflow.tasks)
-        if task.kind == kind
-        for option in context.steps.alone(index, context.all_devices)
-    ]
-    return max(found, key=lambda option: sum(len(stages) for stages in option.stages()))
+def plans_equal_reference(num_plans: int) -> dict[str, float]:
+    """Largest relative difference of the annealing kernel's seconds to the evaluator's, over random plans.
 
-
-def delta_equals_full(context: SearchContext, option: Option, num_moves: int, check_every: int) -> bool:
-    """Whether seconds kept up by delta equal, bit for bit, those worked out from the slots' nodes alone."""
-    placement = Placement(context.finder, option)
-    slots = len(placement.nodes())
-    rng = random.Random(8)
-    for move in range(num_moves):
-        placement.swap_slots(rng.randrange(slots), rng.randrange(slots))
-        if (
-            move % check_every == 0
-            and Placement(context.finder, option, placement.nodes()).seconds != placement.seconds
-        ):
-            return False
-    return True
-
-
-def swaps_per_second(context: SearchContext, option: Option, num_moves: int) -> tuple[float, float]:
-    """Swaps that change something and are costed by delta, per CPU second; and the share of null swaps."""
-    rates, nulls = [], []
-    for seed in range(3):
-        placement = Placement(context.finder, option)
-        before = time.process_time()
-        null, costed, _ = placement.anneal(seed, num_moves, 0.02, 0.0005)
-        rates.append(costed / (time.process_time() - before))
-        nulls.append(null / num_moves)
-    return sorted(rates)[1], nulls[1]
-
-
-def swaps(num_moves: int) -> dict[str, object]:
-    """Level 5 on fleets of four sizes, training and scoring."""
-    equal, rates, nulls = {}, {}, {}
-    for devices, name in SWAPPED.items():
+    Both also agree on which plans fit; a disagreement counts as 1.
+    """
+    found = {"plans": 0, "infeasible": 0, "worst_relative": 0.0}
+    for name in PLANS:
         context = context_of(name)
-        for kind in ("train", "score"):
-            option = longest_option(context, kind)
-            key = f"{devices} {kind}"
-            equal[key] = delta_equals_full(context, option, num_moves, 1 if devices < 1000 else 500)
-            rates[key], nulls[key] = swaps_per_second(context, option, num_moves)
-    return {"delta_equals_full": equal, "anneal_moves_per_core_second": rates, "null_share": nulls}
+        rules = NodeRules(context)
+        done, seed = 0, 0
+        while done < num_plans / len(PLANS):
+            seed += 1
+            grouping, assignment = next(random_assignments(context, seed))
+            cost = context.steps.cost(grouping, assignment, float("inf"))
+            candidate = Candidate(grouping=grouping, assignment=assignment, cost=cost)
+            plan = place(rules, candidate, exact_shares=bool(seed % 2)) if candidate.feasible else None
+            arrays = plan_arrays(context, plan) if plan is not None else None
+            if plan is None or arrays is None:
+                continue
+            annealer = PlanAnnealer(context.kernel_tables, arrays)
+            for turn in range(5):
+                moved = moved_plan(context, plan, arrays, annealer.nodes())
+                theirs, mine = evaluate(context.job, moved, context.costs).step_seconds, annealer.seconds
+                fits = math.isfinite(mine) and math.isfinite(theirs)
+                error = relative(mine, theirs) if fits else float(mine != theirs)
+                found["worst_relative"] = max(found["worst_relative"], error)
+                found["infeasible"] += not math.isfinite(theirs)
+                done += 1
+                annealer.wander(seed + turn, 20, feasible=turn < 3)
+        found["plans"] += done
+    return found
+
+
+def annealing(sizes: Sequence[int], num_moves: int) -> dict[str, dict[str, object]]:
+    """Annealing figures by ``<devices> <algorithm>``, printed as they come."""
+    found: dict[str, dict[str, object]] = {"moves": {}, "equal": {}}
+    columns = (*OUTCOMES, "moves_per_core_second", "costed_per_core_second")
+    print(f"{'devices':14}" + "".join(f"{name:>24}" for name in columns) + f"{'delta == full':>24}")
+    for size in sizes:
+        for algorithm in ALGORITHMS:
+            case = case_of(size, algorithm)
+            rates, equal = speed(case, num_moves), delta_equals_full(case, size, num_moves)
+            key = f"{size} {algorithm}"
+            found["moves"][key], found["equal"][key] = rates, equal
+            agreed = f"{int(equal['moves'])} moves, {int(equal['different'])} differ"
+            print(f"{key:14}" + "".join(f"{rates[name]:24,.0f}" for name in columns) + f"{agreed:>24}", flush=True)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--options", type=int, default=4000, help="random options compared with the evaluator")
-    parser.add_argument("--moves", type=int, default=200, help="moves per speed measurement")
-    parser.add_argument("--swaps", type=int, default=20_000, help="level-5 moves per fleet and kind of task")
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--quick", action="store_true", help="two small fleets and few moves")
+    effort.add_argument("--full", action="store_true", help="200,000 moves per fleet and 10,000 random plans")
     args = parser.parse_args()
-    errors = equality(args.options)
-    result: dict[str, object] = {
-        "kernel_equals_reference_worst_relative": errors,
-        "options_compared": args.options,
-        "kept_equals_full": {name: kept_equals_full(name, 60) for name in ("guide20", "paper64_wan/GRPO")},
-        "prune_candidates_per_core_second": {
-            devices: candidates_per_second(name) for devices, name in INSTANCES.items()
+    options, plans, moves, level_4_moves = (400, 200, 10_000, 50) if args.quick else (4_000, 1_000, 50_000, 200)
+    if args.full:
+        plans, moves = 10_000, 200_000
+    sizes = SIZES[:2] if args.quick else SIZES
+    fleets = {size: name for size, name in INSTANCES.items() if size in sizes}
+    anneal_figures = annealing(sizes, moves)
+    found: dict[str, object] = {
+        "delta_equals_full": not any(figures["different"] for figures in anneal_figures["equal"].values()),
+        "delta_equals_full_by_devices": anneal_figures["equal"],
+        "anneal_moves_per_core_second": {
+            key: figures["costed_per_core_second"] for key, figures in anneal_figures["moves"].items()
         },
-        "assignment_moves_per_core_second": {},
-        "assignment_moves_per_core_second_kept": {},
+        "anneal_by_devices": anneal_figures["moves"],
+        "plans_equal_reference": plans_equal_reference(plans),
+        "kernel_equals_reference_worst_relative": equality(options),
+        "options_compared": options,
+        "kept_equals_full": {name: kept_equals_full(name, 60) for name in ("guide20", "paper64_wan/GRPO")},
+        "prune_candidates_per_core_second": {size: candidates_per_second(name) for size, name in fleets.items()},
+        "level_4_moves_per_core_second": {
+            size: moves_per_second(name, level_4_moves if size < 1000 else 20) for size, name in fleets.items()
+        },
+        "peers_plans_per_core_second": PEERS,
     }
-    for devices, name in INSTANCES.items():
-        new, again = moves_per_second(name, args.moves if devices < 1000 else 20)
-        result["assignment_moves_per_core_second"][devices] = new  # type: ignore[index]
-        result["assignment_moves_per_core_second_kept"][devices] = again  # type: ignore[index]
-    result |= swaps(args.swaps)
-    print(json.dumps(result, indent=1))
+    print(json.dumps({key: value for key, value in found.items() if key != "anneal_by_devices"}, indent=1))
+    print("moves costed per core second; plans costed by peers, measured on this kind of machine:")
+    for size in sizes:
+        mine = [found_for(anneal_figures, size, algorithm) for algorithm in ALGORITHMS]
+        peers = ", ".join(f"{name} {rates}" for name, rates in PEERS.items())
+        print(f"{size:>6} devices {min(mine):>12,.0f}   {peers}")
     if args.json is not None:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def found_for(figures: dict[str, dict[str, object]], size: int, algorithm: str) -> float:
+    return float(figures["moves"][f"{size} {algorithm}"]["costed_per_core_second"])
 
 
 if __name__ == "__main__":

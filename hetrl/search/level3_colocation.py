@@ -23,7 +23,6 @@ def task_plan(
     option: Option,
     of_nodes: Sequence[Sequence[int]],
     shares: list[int],
-    nodes: list[int] | None = None,
     kept: TaskPlan | None = None,
 ) -> TaskPlan:
     """Turn a kernel's option into a task plan.
@@ -34,18 +33,14 @@ def task_plan(
         Per node the ids of the devices that belong to the task's group.
     shares
         Prompts of every replica.
-    nodes
-        Node of every slot, replica by replica, where level 5 has moved them.
     kept
         Plan of the task whose stages stay on their devices.
     """
     taken = [0] * len(of_nodes)
     replicas = []
-    moved = iter(nodes) if nodes is not None else None
     for number, (stages, share) in enumerate(zip(option.stages(), shares, strict=True)):
         placed = []
-        for canonical, layers in stages:
-            node = canonical if moved is None else next(moved)
+        for node, layers in stages:
             devices = tuple(of_nodes[node][taken[node] : taken[node] + option.degree])
             taken[node] += option.degree
             placed.append(Stage(num_layers=layers, devices=devices))

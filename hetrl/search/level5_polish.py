@@ -1,4 +1,4 @@
-"""Level 5, second half: whole plans are annealed block by block, across tasks and groups, and kept where they got better.
+"""Level 5, second half: whole plans are annealed block by block, across tasks and groups; what gets better is kept.
 
 Levels 1 to 4 cost every task on node counts; here the objective is the step itself, with the links, hosts and schedules
 that result. Blocks change places inside groups, and between groups where the user's constraints allow it.

@@ -1,16 +1,15 @@
 """A whole plan as arrays for the annealing kernel, and back.
 
 Devices that tensor groups of any task hold together form a block; blocks move between nodes with everything that the
-plan puts on them, so strategies, layers and shares stay valid. Devices that no task uses are blocks of their own. What a
-block holds in memory is asked of the readable evaluator's residency; only its sums over intervals are formed here.
+plan puts on them, so strategies, layers and shares stay valid. Devices that no task uses are blocks of their own. What
+a block holds in memory is asked of the readable evaluator's residency; only its sums over intervals are formed here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from hetrl.cost.generation import in_flight_tokens
 from hetrl.cost.residency import RankMemory, task_memory
 from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES
-from hetrl.plan.plan import SHARDINGS, WEIGHTS_WHEN_IDLE, OPTIMIZER_STATES, Group, Plan, TaskPlan
+from hetrl.plan.plan import OPTIMIZER_STATES, SHARDINGS, WEIGHTS_WHEN_IDLE, Group, Plan, TaskPlan
 from hetrl.search.context import SearchContext
 from hetrl.spec.devices import DTYPE_BYTES
 from hetrl.spec.fleet_rules import dtype_problems
@@ -192,9 +191,7 @@ def _settings(plan: Plan, task: TaskPlan, areas: dict[tuple[int, ...], int]) -> 
     )
 
 
-def _allowed_types(
-    job: Job, plan: Plan, blocks: list[tuple[int, ...]], nodes: list[int]
-) -> NDArray[np.int64]:
+def _allowed_types(job: Job, plan: Plan, blocks: list[tuple[int, ...]], nodes: list[int]) -> NDArray[np.int64]:
     """Device types of the vendor that a block stands on now, and that can do what its tasks do."""
     types = job.topology.device_types
     uses: dict[int, set[str]] = {}
@@ -204,7 +201,7 @@ def _allowed_types(
             use.add("kv_cache")
         for device in task.devices:
             uses.setdefault(device, set()).update(use)
-    dtype = {use: job.precision.dtype for use in ("train", "score", "generate")} | {"kv_cache": "fp8"}
+    dtype = dict.fromkeys(("train", "score", "generate"), job.precision.dtype) | {"kv_cache": "fp8"}
     can: dict[frozenset[str], list[int]] = {}
     masks = []
     for devices, node in zip(blocks, nodes, strict=True):
@@ -286,7 +283,7 @@ class _Slots:
                     )
                 self.first.append(len(self.slots))
 
-    def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int32]]:
+    def arrays(self) -> dict[str, Any]:
         task, prompts, useful = zip(*self.replicas, strict=True)
         block, layers, need, kv, moved, weights = zip(*self.slots, strict=True)
         return {
@@ -357,8 +354,3 @@ def _remembered(
         return known[key]
 
     return call
-
-
-def finite(seconds: float) -> bool:
-    """Whether a cost belongs to a feasible plan."""
-    return math.isfinite(seconds)

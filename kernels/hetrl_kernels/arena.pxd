@@ -2,6 +2,8 @@
 
 
 cdef class Arena:
-    cdef list blocks_of_memory
+    cdef list blocks_of_memory, mutable_blocks
 
     cdef void* room(self, size_t size) except NULL
+    cdef void* state(self, size_t size) except NULL
+    cdef void wipe(self)

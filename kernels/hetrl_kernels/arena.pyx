@@ -1,6 +1,7 @@
 """Memory that lives as long as its owner."""
 
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 
 cdef class Arena:
@@ -8,6 +9,7 @@ cdef class Arena:
 
     def __cinit__(self):
         self.blocks_of_memory = []
+        self.mutable_blocks = []
 
     def __dealloc__(self):
         for address in self.blocks_of_memory or ():
@@ -20,3 +22,13 @@ cdef class Arena:
             raise MemoryError
         self.blocks_of_memory.append(<size_t>found)
         return found
+
+    cdef void* state(self, size_t size) except NULL:
+        """Zeroed memory that `wipe` sets to zero again."""
+        cdef void* found = self.room(size)
+        self.mutable_blocks.append((<size_t>found, size))
+        return found
+
+    cdef void wipe(self):
+        for address, size in self.mutable_blocks:
+            memset(<void*><size_t>address, 0, <size_t>size)

@@ -185,6 +185,11 @@ cdef class PlanAnnealer(PlanState):
         """Seconds of a step or period; infinite if the plan is infeasible."""
         return self.cost(INFINITY)
 
+    def rebuild(self, nodes):
+        """Work everything out from nothing, with the blocks on these nodes."""
+        self.place_all(nodes)
+        self.list_blocks()
+
     def nodes(self):
         """Node of every block."""
         return [self.node[b] for b in range(self.num_blocks)]

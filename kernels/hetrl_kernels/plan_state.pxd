@@ -119,7 +119,6 @@ cdef class PlanState(Arena):
     cdef Pattern* patterns  # of training and scoring
     cdef double* replica_useful
     cdef long long* replica_hash
-    cdef double* replica_tokens
     cdef int* touched
     cdef int num_touched
     cdef int* stamp

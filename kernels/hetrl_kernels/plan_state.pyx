@@ -49,7 +49,6 @@ cdef class PlanState(Arena):
         self.read_tasks(plan)
         self.read_replicas(plan)
         self.read_contributions(plan)
-        self.log.on = False
         self.scale = scale
         self.place_all(plan.block_node)
 
@@ -80,9 +79,9 @@ cdef class PlanState(Arena):
         self.need = <double*>self.copy(plan.block_need, "double")
         self.host = <long long*>self.copy(plan.block_host, "word")
         self.num_groups = max(max(plan.block_group), 0) + 1
-        self.host_used = <long long*>self.room(self.t.num_nodes * sizeof(long long))
-        self.num_over = <long long*>self.room(sizeof(long long))
-        self.total = <double*>self.room(sizeof(double))
+        self.host_used = <long long*>self.state(self.t.num_nodes * sizeof(long long))
+        self.num_over = <long long*>self.state(sizeof(long long))
+        self.total = <double*>self.state(sizeof(double))
 
     def read_tasks(self, plan):
         cdef int task
@@ -113,9 +112,8 @@ cdef class PlanState(Arena):
         self.slot_need = <double*>self.copy(needs, "double")
         self.slot_kv = <double*>self.copy(kv, "double")
         self.slot_node = <int*>self.room(self.num_slots * sizeof(int))
-        self.slot_key = <long long*>self.room(self.num_slots * sizeof(long long))
-        self.replica_hash = <long long*>self.room(self.num_replicas * sizeof(long long))
-        self.replica_tokens = <double*>self.room(self.num_replicas * sizeof(double))
+        self.slot_key = <long long*>self.state(self.num_slots * sizeof(long long))
+        self.replica_hash = <long long*>self.state(self.num_replicas * sizeof(long long))
         self.touched = <int*>self.room(self.num_replicas * sizeof(int))
         self.stamp = <int*>self.room(self.num_replicas * sizeof(int))
         patterns, looks, look_replicas, first_look = {}, {}, [], [0]
@@ -170,9 +168,9 @@ cdef class PlanState(Arena):
             state.tree = 1
             while state.tree < leaves[task]:
                 state.tree *= 2
-            state.slow = <double*>self.room(2 * state.tree * sizeof(double))
+            state.slow = <double*>self.state(2 * state.tree * sizeof(double))
             if state.kind == TRAIN and self.t.task_role_is_actor[task]:
-                state.first = <double*>self.room(2 * state.tree * sizeof(double))
+                state.first = <double*>self.state(2 * state.tree * sizeof(double))
 
     cdef void read_pattern(self, Pattern* pattern, int replica) except *:
         """Stage times of training and scoring replicas, on all kinds of nodes."""
@@ -383,8 +381,8 @@ cdef class PlanState(Arena):
             values.value = <double*>self.copy(ordered, "double")
             values.rank = <int*>self.copy([place[value] for row in table for value in row], "int")
             values.tally.words = (len(ordered) + 63) // 64
-            values.tally.count = <long long*>self.room(len(ordered) * sizeof(long long))
-            values.tally.bits = <long long*>self.room(values.tally.words * sizeof(long long))
+            values.tally.count = <long long*>self.state(len(ordered) * sizeof(long long))
+            values.tally.bits = <long long*>self.state(values.tally.words * sizeof(long long))
 
     def read_work(self, list syncs):
         """Tasks, then weight syncs, as activities; ``syncs`` are pairs of a training task and a target."""
@@ -412,9 +410,15 @@ cdef class PlanState(Arena):
     # --- moving blocks ------------------------------------------------------------------------------------------
 
     def place_all(self, nodes):
-        """Put every block on its first node, and choose the length of a tick."""
+        """Forget everything, and put every block on a node; the first time also choose the length of a tick."""
         cdef int b, s, r, j
         cdef double seconds = 0.0
+        self.log.on = False
+        self.wipe()
+        self.spread.empty()
+        self.signatures.clear()
+        for b in range(self.num_rings):
+            nothing_stale(self.rings + b)
         for b in range(self.num_blocks):
             self.node[b] = nodes[b]
         self.stale_tasks = (<unsigned int>1 << self.num_tasks) - 1

@@ -40,6 +40,7 @@ cdef class Spread(Arena):
     cdef Sources* sources
     cdef long long* source_nodes
 
+    cdef void empty(self)
     cdef void change(self, Log* log, int area, int node, int number) noexcept nogil
     cdef void enter(self, Log* log, int area, int node) noexcept nogil
     cdef void receive(self, Log* log, int sync, int node, double num_bytes) noexcept nogil

@@ -43,18 +43,26 @@ cdef class Spread(Arena):
         self.t = t
         self.links = links
         self.num_areas, self.num_pairs, self.num_syncs = num_areas, len(pairs), len(syncs)
-        self.on_node = <long long*>self.room(num_areas * n * sizeof(long long))
-        self.nodes = <long long*>self.room(num_areas * links.words * sizeof(long long))
+        self.on_node = <long long*>self.state(num_areas * n * sizeof(long long))
+        self.nodes = <long long*>self.state(num_areas * links.words * sizeof(long long))
         self.pairs = <Pair*>self.room(self.num_pairs * sizeof(Pair))
         self.syncs = <Sync*>self.room(self.num_syncs * sizeof(Sync))
-        self.received = <double*>self.room(self.num_syncs * n * sizeof(double))
+        self.received = <double*>self.state(self.num_syncs * n * sizeof(double))
         self.sources = <Sources*>self.room((n + 2) * sizeof(Sources))
         self.source_nodes = <long long*>self.room((n + 2) * links.words * sizeof(long long))
         for i, (source, target) in enumerate(pairs):
             self.pairs[i].source, self.pairs[i].target = source, target
-            self.pairs[i].rank, self.pairs[i].a, self.pairs[i].b = NO_RANK, -1, -1
         for i, (source, target, whole) in enumerate(syncs):
             self.syncs[i].source, self.syncs[i].target, self.syncs[i].whole = source, target, whole
+        self.empty()
+
+    cdef void empty(self):
+        """No area has a node."""
+        cdef int i
+        self.wipe()
+        for i in range(self.num_pairs):
+            self.pairs[i].rank, self.pairs[i].a, self.pairs[i].b, self.pairs[i].stale = NO_RANK, -1, -1, 0
+        for i in range(self.num_syncs):
             self.syncs[i].stale = True
 
     cdef void change(self, Log* log, int area, int node, int number) noexcept nogil:

@@ -28,23 +28,23 @@ cdef void make_rings(
     for j in range(stages):
         rings.states[j] = train_state(t, model, degree, first, layers[j], num_replicas, sharding)
         first += layers[j]
-    rings.members = <long long*>arena.room(n * stages * sizeof(long long))
-    rings.stages = <long long*>arena.room(n * sizeof(long long))
-    rings.present = <long long*>arena.room(stages * links.words * sizeof(long long))
-    rings.own = <long long*>arena.room(stages * links.words * sizeof(long long))
-    rings.num_nodes = <long long*>arena.room(stages * sizeof(long long))
+    rings.members = <long long*>arena.state(n * stages * sizeof(long long))
+    rings.stages = <long long*>arena.state(n * sizeof(long long))
+    rings.present = <long long*>arena.state(stages * links.words * sizeof(long long))
+    rings.own = <long long*>arena.state(stages * links.words * sizeof(long long))
+    rings.num_nodes = <long long*>arena.state(stages * sizeof(long long))
     rings.hop_words = (links.num_kinds + 63) // 64
     rings.outer = hops(arena, stages, links.num_kinds)
     rings.inner = hops(arena, stages, links.num_kinds)
     rings.on_node = tallies(arena, stages, most_members + 1)
     rings.flows = tallies(arena, stages, stages + 1)
-    rings.leaving = <long long*>arena.room(n * sizeof(long long))
-    rings.counted = <long long*>arena.room(n * sizeof(long long))
-    rings.seconds = <double*>arena.room(stages * sizeof(double))
+    rings.leaving = <long long*>arena.state(n * sizeof(long long))
+    rings.counted = <long long*>arena.state(n * sizeof(long long))
+    rings.seconds = <double*>arena.state(stages * sizeof(double))
     rings.tree = 1
     while rings.tree < n:
         rings.tree *= 2
-    rings.optimizer = <double*>arena.room(2 * rings.tree * sizeof(double))
+    rings.optimizer = <double*>arena.state(2 * rings.tree * sizeof(double))
     rings.most_touched = n + 64
     rings.touched = <int*>arena.room(rings.most_touched * sizeof(int))
 
@@ -53,8 +53,8 @@ cdef Hops* hops(Arena arena, int stages, int kinds) except NULL:
     cdef Hops* found = <Hops*>arena.room(stages * sizeof(Hops))
     cdef int j, words = (kinds + 63) // 64
     for j in range(stages):
-        found[j].count = <long long*>arena.room(kinds * sizeof(long long))
-        found[j].by_latency = <long long*>arena.room(2 * words * sizeof(long long))
+        found[j].count = <long long*>arena.state(kinds * sizeof(long long))
+        found[j].by_latency = <long long*>arena.state(2 * words * sizeof(long long))
         found[j].by_bandwidth = found[j].by_latency + words
     return found
 
@@ -64,8 +64,8 @@ cdef Tally* tallies(Arena arena, int stages, int ranks) except NULL:
     cdef Tally* found = <Tally*>arena.room(stages * sizeof(Tally))
     cdef int j, words = (ranks + 63) // 64
     for j in range(stages):
-        found[j].count = <long long*>arena.room(ranks * sizeof(long long))
-        found[j].bits = <long long*>arena.room(words * sizeof(long long))
+        found[j].count = <long long*>arena.state(ranks * sizeof(long long))
+        found[j].bits = <long long*>arena.state(words * sizeof(long long))
         found[j].words = words
     return found
 

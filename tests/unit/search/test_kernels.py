@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import islice
 
 import pytest
@@ -14,7 +13,6 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.search.context import SearchContext
 from hetrl.spec.load import load_job
 from hetrl.spec.presets import benchmark_instance
-from hetrl_kernels.placement import Placement
 
 INSTANCES = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/GRPO")
 
@@ -98,31 +96,6 @@ def test_swapping_equal_nodes_changes_nothing() -> None:
     second = (context.counts([0, 8, 8, 0, 8, 0, 0, 0]), context.counts([8, 0, 0, 8, 0, 8, 8, 8]))
     costs = [context.steps.cost(grouping, each, float("inf")) for each in (first, second)]
     assert costs[0] == pytest.approx(costs[1], rel=1e-12)
-
-
-def test_swaps_of_level_5_cost_by_delta_what_they_cost_in_full() -> None:
-    context = context_of("paper64_wan/PPO")
-    rng = random.Random(1)
-    changed = 0
-    for index, task in enumerate(context.job.workflow.tasks):
-        for option in context.steps.alone(index, context.all_devices)[:4]:
-            placement = Placement(context.finder, option)
-            slots = len(placement.nodes())
-            for _ in range(60):
-                changed += placement.swap_slots(rng.randrange(slots), rng.randrange(slots))
-                assert placement.seconds == Placement(context.finder, option, placement.nodes()).seconds, task.name
-    assert changed > 200
-
-
-def test_annealed_placement_is_never_worse_and_reproducible() -> None:
-    context = context_of("paper64_wan/PPO")
-    train = next(index for index, task in enumerate(context.job.workflow.tasks) if task.kind == "train")
-    for option in context.steps.alone(train, context.all_devices)[:4]:
-        first, second = Placement(context.finder, option), Placement(context.finder, option)
-        before = first.seconds
-        assert first.anneal(3, 500, 0.02, 0.0005) == second.anneal(3, 500, 0.02, 0.0005)
-        assert first.nodes() == second.nodes()
-        assert first.seconds <= before
 
 
 @pytest.mark.parametrize("model", ["Qwen3-30B-A3B", "google/gemma-2-9b", "DeepSeek-V2-Lite"])
