@@ -37,7 +37,7 @@ def call(*command: str | Path, cwd: Path, **environ: str) -> str:
     child = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env={**os.environ, **UNOPTIMISED, **environ},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | UNOPTIMISED | environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
