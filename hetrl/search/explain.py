@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hetrl.cost.estimate import Estimate
+from hetrl.cost.evaluate import SYNC_PREFIX
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
@@ -95,6 +96,81 @@ def _fullest(estimate: Estimate, interval: str, devices: tuple[int, ...]) -> tup
     return best, term
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBinding:
+    """What a group's time goes to.
+
+    Parameters
+    ----------
+    limit
+        The largest of ``shares``.
+    shares
+        Of the group's busy seconds, as in `Binding`.
+    busy_share
+        Busy seconds (tasks and weight syncs) over the step's, or over the period.
+    critical
+        Its activities on the critical path.
+    memory_share
+        The fullest of its devices.
+    """
+
+    tasks: tuple[str, ...]
+    limit: str
+    shares: dict[str, float]
+    busy_share: float
+    critical: tuple[str, ...]
+    memory_share: float
+
+
+def group_bindings(plan: Plan, estimate: Estimate, tasks: Sequence[Binding]) -> list[GroupBinding]:
+    """Say for every group what binds it, from what binds its tasks."""
+    by_task = {each.task: each for each in tasks}
+    result = []
+    for group in plan.groups:
+        seconds = {name: estimate.tasks[name].seconds for name in group.tasks}
+        total = max(sum(seconds.values()), 1e-300)
+        shares: dict[str, float] = {}
+        for name in group.tasks:
+            for limit, share in by_task[name].shares.items():
+                shares[limit] = shares.get(limit, 0.0) + share * seconds[name] / total
+        syncs = [
+            each.seconds
+            for each in estimate.transfers
+            if each.kind == "weights" and not {each.source, each.target}.isdisjoint(group.tasks)
+        ]
+        own = (*group.tasks, *(SYNC_PREFIX + name for name in group.tasks))
+        result.append(
+            GroupBinding(
+                tasks=group.tasks,
+                limit=max(shares, key=lambda name: shares[name]),
+                shares=shares,
+                busy_share=(total + sum(syncs)) / estimate.step_seconds,
+                critical=tuple(name for name in estimate.schedule.critical_path if name in own),
+                memory_share=max(by_task[name].memory_share for name in group.tasks),
+            )
+        )
+    return result
+
+
+def why_slower(chosen: Estimate, rival: Estimate) -> list[tuple[str, float, float]]:
+    """Activities on the rival's critical path that cost it the most.
+
+    Returns
+    -------
+    list of (name, seconds on the chosen plan's path, seconds on the rival's), largest difference first
+        0 seconds where an activity is not on the chosen plan's path, as another group does it meanwhile. Only those
+        that lose something.
+    """
+    mine, theirs = _on_path(chosen), _on_path(rival)
+    lost = [(name, mine.get(name, 0.0), seconds) for name, seconds in theirs.items() if seconds > mine.get(name, 0.0)]
+    return sorted(lost, key=lambda each: each[1] - each[2])
+
+
+def _on_path(estimate: Estimate) -> dict[str, float]:
+    schedule = estimate.schedule
+    return {name: schedule.end[name] - schedule.start[name] for name in schedule.critical_path}
+
+
 def other_grouping(job: Job, costs: UnitCosts, plan: Plan) -> SearchResult | None:
     """Search again from a plan, to have a runner-up with other groups; None if nothing is found."""
     limited = replace(job, optimizer=replace(job.optimizer, budget=EXPLAIN_BUDGET))
@@ -104,10 +180,10 @@ def other_grouping(job: Job, costs: UnitCosts, plan: Plan) -> SearchResult | Non
         return None
 
 
-def one_more_device(job: Job, costs: UnitCosts) -> Iterator[tuple[str, float | None]]:
-    """Device type -> step seconds of the best plan found with one more device of it; None if nothing fits.
+def one_more_device(job: Job, costs: UnitCosts, plan: Plan) -> Iterator[tuple[str, Estimate]]:
+    """Device type -> estimate of the best plan found with one more device of it, starting from the plan.
 
-    The device stands in a node of its own that is otherwise like the first node of its type.
+    The device stands in a node of its own, the last, that is otherwise like the first node of its type.
     """
     for kind in job.topology.device_types:
         model = next(node for node in job.topology.nodes if node.device_type.name == kind.name)
@@ -129,7 +205,4 @@ def one_more_device(job: Job, costs: UnitCosts) -> Iterator[tuple[str, float | N
                 links[(a, len(job.topology.nodes))] = link
         topology = Topology(nodes=(*job.topology.nodes, extra), node_links=links, levels=job.topology.levels)
         larger = replace(job, topology=topology, optimizer=replace(job.optimizer, budget=EXPLAIN_BUDGET))
-        try:
-            yield kind.name, solve(larger, costs).estimate.step_seconds
-        except InfeasibleError:
-            yield kind.name, None
+        yield kind.name, solve(larger, costs, warm_start=plan).estimate

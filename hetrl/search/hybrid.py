@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
@@ -273,7 +275,7 @@ class _Search:
         survivors: list[Candidate] = []
         try:
             if warm_start is not None:
-                survivors.extend(self.candidate_of(warm_start))
+                survivors.extend(self.candidates_of(warm_start))
             survivors = self.start(survivors)
             survivors = self.halve(survivors, budget)
             return self.exact(self.polish(survivors))
@@ -301,16 +303,27 @@ class _Search:
         finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)
         return [each for each in finished if each is not None]
 
-    def candidate_of(self, plan: Plan) -> list[Candidate]:
-        """Read a plan's grouping and assignment, and cost them; none if the rules forbid it."""
-        workflow = self.context.job.workflow
-        grouping = tuple(tuple(sorted(workflow.index(name) for name in group.tasks)) for group in plan.groups)
-        assignment = tuple(self.context.device_counts(group.devices) for group in plan.groups)
-        if not all(map(self.rules.admits, grouping, assignment)):
-            return []
-        cost = self.context.steps.cost(grouping, assignment, math.inf)
-        self.note(Candidate(grouping=grouping, assignment=assignment, cost=cost))
-        return [Candidate(grouping=grouping, assignment=assignment, cost=cost)]
+    def candidates_of(self, plan: Plan) -> list[Candidate]:
+        """Cost a plan's assignment, and those that give the devices it leaves unused to one of its groups; the best."""
+        context = self.context
+        grouping = tuple(
+            tuple(sorted(context.job.workflow.index(name) for name in group.tasks)) for group in plan.groups
+        )
+        assignment = tuple(context.device_counts(group.devices) for group in plan.groups)
+        counts = np.stack([np.frombuffer(key, dtype=np.int32) for key in assignment])
+        unused = context.tables.node_devices - counts.sum(axis=0)
+        ways = [assignment]
+        if unused.any():
+            more = [context.counts(row + unused) for row in counts]
+            ways += [(*assignment[:number], each, *assignment[number + 1 :]) for number, each in enumerate(more)]
+        candidates = [
+            Candidate(grouping=grouping, assignment=way, cost=context.steps.cost(grouping, way, math.inf))
+            for way in ways
+            if all(map(self.rules.admits, grouping, way))
+        ]
+        for candidate in candidates:
+            self.note(candidate)
+        return sorted(candidates, key=_cost_of)[:1]
 
     def groupings(self) -> Iterator[Grouping]:
         """Yield the groupings that the rules admit; with devices to spare where dollars matter."""

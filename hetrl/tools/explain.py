@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
-from hetrl.search.explain import bindings, one_more_device, other_grouping
+from hetrl.search.chains import objective_of
+from hetrl.search.explain import bindings, group_bindings, one_more_device, other_grouping, why_slower
 from hetrl.search.hybrid import groups_of
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import read_job_or_plan
 from hetrl.tools.plan import read_cost_model
+from hetrl.tools.plan_notes import offload_notes
 from hetrl.units import format_seconds
 
 
@@ -40,42 +43,67 @@ def run(args: argparse.Namespace) -> int:
         print("the plan does not fit:")
         print("\n".join(f"  {problem}" for problem in estimate.problems[:20]))
         return EXIT_INFEASIBLE
-    print(f"step {format_seconds(estimate.step_seconds)}; critical path:")
+    print(f"{_figures(job, estimate)}; critical path:")
     for name in estimate.schedule.critical_path:
         start, end = estimate.schedule.start[name], estimate.schedule.end[name]
         print(f"  {name:<24} {format_seconds(end - start):>9}  {(end - start) / estimate.step_seconds:6.1%}")
-    print("what binds each task (share of its time), and its fullest device:")
-    for each in bindings(job, plan, estimate):
-        ranked = sorted(each.shares.items(), key=lambda item: -item[1])
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in ranked if share >= 0.01)
+    tasks = bindings(job, plan, estimate)
+    print("what binds each group (share of its time), and its fullest device:")
+    for number, group in enumerate(group_bindings(plan, estimate, tasks)):
+        path = f"{', '.join(group.critical)} on the critical path" if group.critical else "not on the critical path"
+        print(f"  group {number} ({', '.join(group.tasks)}): {group.limit}; busy {group.busy_share:.0%}; {path}")
+        print(f"    {_shares(group.shares)}; memory {group.memory_share:.0%}")
+    print("what binds each task:")
+    for each in tasks:
         print(
-            f"  {each.task:<18} {each.limit}: {shares}; memory {each.memory_share:.0%}, most of it {each.memory_term}"
+            f"  {each.task:<18} {each.limit}: {_shares(each.shares)}; memory {each.memory_share:.0%}, "
+            f"most of it {each.memory_term}"
         )
+    for note in offload_notes(job, plan):
+        print(f"memory: {note}")
     if not args.quick:
-        _searches(job, plan, costs, estimate.step_seconds)
+        _searches(job, plan, costs, estimate)
     return EXIT_OK
 
 
-def _searches(job: Job, plan: Plan, costs: UnitCosts, step_seconds: float) -> None:
+def _figures(job: Job, estimate: Estimate) -> str:
+    """Step or period, and the price where that is the objective."""
+    text = f"{'period' if job.staleness else 'step'} {format_seconds(estimate.step_seconds)}"
+    if job.optimizer.minimises_dollars and estimate.usd_per_step is not None:
+        text += f", ${estimate.usd_per_step:.4g}"
+    return text
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in ranked if share >= 0.01)
+
+
+def _change(job: Job, estimate: Estimate, base: Estimate) -> str:
+    return f"{_figures(job, estimate)} ({objective_of(job, estimate) / objective_of(job, base) - 1:+.1%})"
+
+
+def _searches(job: Job, plan: Plan, costs: UnitCosts, estimate: Estimate) -> None:
     found = other_grouping(job, costs, plan)
     if found is not None:
-        gap = step_seconds / found.lower_bound - 1
+        gap = estimate.step_seconds / found.lower_bound - 1
         print(f"lower bound {format_seconds(found.lower_bound)}: no plan is faster; gap {gap:.1%}")
         pairs = [pair for pair in ((found.plan, found.estimate), found.runner_up) if pair is not None]
         other = next((pair for pair in pairs if groups_of(pair[0]) != groups_of(plan)), None)
         if other is not None:
-            rival, figures = other
-            change = figures.step_seconds / step_seconds - 1
-            print(f"runner-up with other groups: {format_seconds(figures.step_seconds)} ({change:+.1%})")
-            print("  " + " | ".join(", ".join(group.tasks) for group in rival.groups))
-            print(f"  its critical path: {' > '.join(figures.schedule.critical_path)}")
+            _runner_up(job, *other, estimate)
     print("one more device of a type (found with a small budget, so a lower limit of the gain):")
-    for kind, seconds in one_more_device(job, costs):
-        if seconds is None:
-            print(f"  {kind:<14} no plan found")
-        else:
-            better = min(seconds, step_seconds)
-            print(f"  {kind:<14} {format_seconds(better)} ({better / step_seconds - 1:+.1%})")
+    for kind, larger in one_more_device(job, costs, plan):
+        print(f"  {kind:<14} {_change(job, larger, estimate)}")
+
+
+def _runner_up(job: Job, rival: Plan, figures: Estimate, estimate: Estimate) -> None:
+    print(f"runner-up with other groups: {_change(job, figures, estimate)}")
+    print("  " + " | ".join(", ".join(group.tasks) for group in rival.groups))
+    print(f"  its critical path: {' > '.join(figures.schedule.critical_path)}")
+    for name, mine, theirs in why_slower(estimate, figures)[:3]:
+        where = f"{format_seconds(mine)} here" if mine > 0 else "off the critical path here"
+        print(f"  it loses by {name}: {format_seconds(theirs)}, {where}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
