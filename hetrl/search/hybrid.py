@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from hetrl.search.crew import Alone, Crew
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.level4_assignment import Starts
 from hetrl.spec.job import Job
+
+if TYPE_CHECKING:
+    from hetrl.search.exact.result import ExactResult
 
 ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
@@ -130,6 +134,8 @@ class SearchResult:
         Seconds that no plan's step (or period) can undercut.
     candidate
         The best assignment as the search saw it, before shares were made exact.
+    proof
+        What the exact solver found; None where the hybrid one searched.
     """
 
     plan: Plan
@@ -141,6 +147,7 @@ class SearchResult:
     runner_up: tuple[Plan, Estimate] | None = None
     lower_bound: float = 0.0
     candidate: Candidate | None = None
+    proof: ExactResult | None = None
 
     @property
     def search_cost(self) -> float:

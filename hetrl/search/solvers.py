@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetrl.cost.unit import UnitCosts
-from hetrl.errors import NotSupported, Problem
+from hetrl.errors import InfeasibleError, Problem, SpecError
 from hetrl.plan.plan import Plan
 from hetrl.search import hybrid
 from hetrl.search.hybrid import SearchResult
@@ -17,13 +17,51 @@ def solve(
     costs: UnitCosts,
     *,
     progress: Callable[[str, float], None] | None = None,
+    bound_progress: Callable[[float, float, float], None] | None = None,
     warm_start: Plan | None = None,
     threads: int = 1,
     ray_address: str | None = None,
 ) -> SearchResult:
-    """Solve with the solver that the job names; parameters and errors as of `hetrl.search.hybrid.solve`."""
+    """Solve with the solver that the job names.
+
+    Parameters
+    ----------
+    bound_progress
+        Called with (lower bound, best so far, gap) by the exact solver; the other parameters, and the errors, are those
+        of `hetrl.search.hybrid.solve`. ``threads`` and ``ray_address`` are the hybrid solver's.
+    """
     if job.optimizer.solver == "ilp":
-        raise NotSupported(
-            Problem(path="optimizer.solver", message="NotSupported: the exact solver", found="ilp", valid="hybrid")
-        )
+        if ray_address is not None:
+            raise SpecError(
+                Problem(path="--ray", message="the exact solver runs on one machine", valid="solver: hybrid")
+            )
+        return _exact(job, costs, bound_progress, warm_start)
     return hybrid.solve(job, costs, progress=progress, warm_start=warm_start, threads=threads, ray_address=ray_address)
+
+
+def _exact(
+    job: Job, costs: UnitCosts, progress: Callable[[float, float, float], None] | None, warm_start: Plan | None
+) -> SearchResult:
+    from hetrl.search.exact.solver import solve_exact
+
+    settings = job.optimizer
+    proof = solve_exact(
+        job,
+        costs,
+        gap=settings.gap,
+        time_limit_seconds=settings.max_search_seconds,
+        mip=settings.mip,
+        progress=progress,
+        warm_start=warm_start,
+    )
+    if proof.plan is None or proof.estimate is None:
+        raise InfeasibleError(f"proven in the declared space: {proof.message}", list(proof.reasons))
+    return SearchResult(
+        plan=proof.plan,
+        estimate=proof.estimate,
+        counts=dict(proof.counts),
+        stopped_by_time=proof.stopped_by_time,
+        interrupted=proof.interrupted,
+        lower_bound=0.0 if settings.minimises_dollars else proof.lower_bound,
+        proof=proof,
+    )

@@ -90,6 +90,8 @@ class OptimizerSettings:
         tokens of a step, the members of each pair order all plans alike. With staleness a step's time is the period.
     executable
         Restrict the search to what this version's runtime carries out (`hetrl.plan.capabilities`).
+    mip, gap
+        Of the exact solver: who solves the certificate's integer program, and the relative gap that is good enough.
     """
 
     solver: str = "hybrid"
@@ -99,6 +101,8 @@ class OptimizerSettings:
     budget: int | None = None
     objective: str = "step_seconds"
     executable: bool = False
+    mip: str = "cbc"
+    gap: float = 0.0
     constraints: Constraints = Constraints()
 
     @property

@@ -28,6 +28,8 @@ WORKFLOW_KEYS = (
     "staleness", "allow_hub",
 )  # fmt: skip
 SOLVERS = ("hybrid", "ilp")
+MIP_SOLVERS = ("cbc", "highs", "gurobi")
+EXACT_SEARCH_SECONDS = 300.0
 OBJECTIVES = ("step_seconds", "tokens_per_second", "usd_per_step", "usd_per_million_tokens")
 OPTIMIZERS = ("adamw", "sgd")
 GROUP_ALGORITHMS = ("GRPO", "RLOO")
@@ -276,11 +278,14 @@ def read_optimizer(values: object, report: Report) -> OptimizerSettings:
     """Return the ``optimizer`` section: how to search."""
     section = Section(values, "optimizer", report, [field.name for field in fields(OptimizerSettings)])
     default = OptimizerSettings()
+    solver = section.text("solver", default.solver, choices=SOLVERS)
+    exact = solver == "ilp"
+    seconds = EXACT_SEARCH_SECONDS if exact else default.max_search_seconds
     return OptimizerSettings(
-        solver=section.text("solver", default.solver, choices=SOLVERS),
-        max_search_seconds=section.number(
-            "max_search_seconds", default.max_search_seconds, minimum=0.01, maximum=86400
-        ),
+        solver=solver,
+        mip=section.text("mip", default.mip, choices=MIP_SOLVERS) if exact or section.has("mip") else default.mip,
+        gap=section.number("gap", default.gap, minimum=0, maximum=1) if exact or section.has("gap") else default.gap,
+        max_search_seconds=section.number("max_search_seconds", seconds, minimum=0.01, maximum=86400),
         memory_safety_margin=section.number(
             "memory_safety_margin", default.memory_safety_margin, minimum=0, maximum=0.9
         ),

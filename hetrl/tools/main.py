@@ -22,6 +22,7 @@ COMMANDS = {
     "devices": ("hetrl.tools.devices", "list or describe the device types hetrl knows"),
     "models": ("hetrl.tools.models", "list or describe the models hetrl knows"),
     "estimate": ("hetrl.tools.estimate", "cost a plan written by hand"),
+    "certify": ("hetrl.tools.certify", "check the certificate of an exact plan"),
     "explain": ("hetrl.tools.explain", "say why a plan is as it is"),
     "doctor": ("hetrl.tools.doctor", "say which parts work in this environment"),
 }

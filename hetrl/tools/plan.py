@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
@@ -26,11 +28,14 @@ from hetrl.plan.rules import plan_problems
 from hetrl.search.hybrid import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
-from hetrl.spec.load import OBJECTIVES, SOLVERS, load_job
+from hetrl.spec.load import MIP_SOLVERS, OBJECTIVES, SOLVERS, load_job
 from hetrl.spec.yaml_text import parse_yaml
 from hetrl.tools.cli import run_command
 from hetrl.tools.plan_notes import offload_notes
 from hetrl.tools.plan_text import plan_text
+
+if TYPE_CHECKING:
+    from hetrl.search.exact.result import ExactResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--objective", choices=OBJECTIVES, help="overrides optimizer.objective")
     parser.add_argument("--seed", type=int, help="overrides optimizer.seed")
     parser.add_argument("--budget", type=int, help="cost evaluations to spend; overrides optimizer.budget")
-    parser.add_argument("--max-search-seconds", type=float, help="overrides optimizer.max_search_seconds")
+    parser.add_argument(
+        "--max-search-seconds",
+        "--time-limit",
+        dest="max_search_seconds",
+        type=float,
+        help="overrides optimizer.max_search_seconds",
+    )
+    parser.add_argument("--mip", choices=MIP_SOLVERS, help="solver of the exact solver's integer program")
+    parser.add_argument("--gap", type=float, help="relative gap that is good enough for the exact solver")
+    parser.add_argument(
+        "--certificate", type=Path, help="where the exact solver's certificate goes (default: beside --out)"
+    )
     parser.add_argument(
         "--threads", type=_lanes, default=1, metavar="N", help="processes that search (0: one per core); same plan"
     )
@@ -84,26 +100,54 @@ def run(args: argparse.Namespace) -> int:
         job,
         costs,
         progress=None if args.quiet or args.json else _progress,
+        bound_progress=None if args.quiet or args.json else _bound_progress,
         warm_start=warm_start,
         threads=args.threads,
         ray_address=args.ray,
     )
     clock.lap("search")
-    document = document_of(job, result, costs, config_folder=_relative_folder(args.config, args.out))
+    certificate = certificate_path(args, result)
+    document = document_of(
+        job,
+        result,
+        costs,
+        config_folder=_relative_folder(args.config, args.out or certificate),
+        certificate=certificate.name if certificate is not None else "",
+    )
     if args.json:
         print(json.dumps(document.to_json(), indent=1))
     else:
         print(plan_text(job, result, document))
+    written = []
+    if certificate is not None and result.proof is not None:
+        from hetrl.search.exact.certificate_file import write_certificate
+
+        assert result.proof.certificate is not None
+        write_certificate(certificate, job, result.proof.certificate, config_folder=document.config_folder)
+        written.append(certificate)
     if args.out is not None:
         document.write(args.out)
         clock.lap("report")
-        written = [args.out]
+        written.append(args.out)
         if args.out.is_file():  # not /dev/stdout
             written.append(args.out.with_name(f"{args.out.stem}.timings.json"))
             write_json_atomically(written[-1], {**clock.to_json(), "threads": args.threads, "work": dict(result.work)})
-        if not args.json:
-            print(f"\nwritten: {', '.join(map(str, written))}")
+    if written and not args.json:
+        print(f"\nwritten: {', '.join(map(str, written))}")
     return EXIT_OK
+
+
+def certificate_path(args: argparse.Namespace, result: SearchResult) -> Path | None:
+    """Return where the certificate goes; None if there is none to write."""
+    asked, out = args.certificate, args.out
+    if result.proof is None or result.proof.certificate is None:
+        if asked is not None:
+            message = "no certificate: only a proven optimum of step_seconds (or tokens_per_second) has one"
+            raise SpecError(Problem(path="--certificate", message=message, valid="solver: ilp, gap 0"))
+        return None
+    if asked is None and out is not None and (out.is_file() or not out.exists()):
+        return Path(out.with_name(f"{out.stem}.certificate.json"))
+    return asked if asked is None else Path(asked)
 
 
 class Clock:
@@ -147,7 +191,9 @@ def read_cost_model(path: Path | None) -> CostModel:
     return CostModel.load(path) if path is not None else CostModel.builtin()
 
 
-def document_of(job: Job, result: SearchResult, costs: UnitCosts, *, config_folder: str) -> PlanDocument:
+def document_of(
+    job: Job, result: SearchResult, costs: UnitCosts, *, config_folder: str, certificate: str = ""
+) -> PlanDocument:
     """Plan.json of a search result."""
     estimate = result.estimate
     nodes = [node.id for node in job.topology.nodes]
@@ -169,12 +215,25 @@ def document_of(job: Job, result: SearchResult, costs: UnitCosts, *, config_fold
             "interrupted": result.interrupted,
             "cost_model": costs.model.source,
             "counts": dict(result.counts),
+            **(_proof_entries(job, result.proof, certificate) if result.proof is not None else {}),
         },
         assumed=job.assumed,
         warnings=job.warnings,
         notes=offload_notes(job, result.plan),
         unsupported=tuple(str(problem) for problem in unsupported(job, result.plan)),
     )
+
+
+def _proof_entries(job: Job, proof: ExactResult, certificate: str) -> dict[str, object]:
+    """Return what plan.json says of a proof; the bound is in the objective's unit."""
+    return {
+        "status": proof.status,
+        "objective_value": proof.objective,
+        "lower_bound": proof.lower_bound,
+        "mip": job.optimizer.mip,
+        "declared_space": proof.space.text,
+        "certificate": certificate or None,
+    }
 
 
 def _lanes(text: str) -> int:
@@ -206,6 +265,8 @@ def _overrides(args: argparse.Namespace) -> dict[str, object]:
         "seed": args.seed,
         "budget": args.budget,
         "max_search_seconds": args.max_search_seconds,
+        "mip": args.mip,
+        "gap": args.gap,
     }
     overrides.update({f"optimizer.{key}": value for key, value in given.items() if value is not None})
     return overrides
@@ -226,6 +287,12 @@ def _progress(stage: str, cost: float) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _bound_progress(lower: float, best: float, gap: float) -> None:
+    if sys.stderr.isatty():
+        shown = f"best {best:.5g}, bound {lower:.5g}, gap {gap:.2%}" if math.isfinite(best) else f"bound {lower:.5g}"
+        print(f"\r\033[Kproving: {shown} ", end="", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

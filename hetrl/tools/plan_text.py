@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,9 @@ from hetrl.plan.plan import Plan, TaskPlan
 from hetrl.search.hybrid import SearchResult
 from hetrl.spec.job import Job
 from hetrl.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from hetrl.search.exact.result import ExactResult
 
 TIMELINE_COLUMNS = 48
 WIDTH = 118
@@ -178,9 +182,28 @@ def _provenance(document: PlanDocument) -> str:
 
 
 def _bound_lines(result: SearchResult) -> list[str]:
+    if result.proof is not None:
+        return _proof_lines(result.proof)
     if result.lower_bound <= 0:
         return ["lower bound: none found"]
     return [f"lower bound {format_seconds(result.lower_bound)}: no plan is faster; gap {result.gap:.0%}"]
+
+
+def _proof_lines(proof: ExactResult) -> list[str]:
+    if proof.status == "optimal" and proof.gap <= 1e-9:
+        lines = ["proven optimal in the declared space"]
+    elif proof.status == "optimal":
+        lines = [f"proven to be within {proof.gap:.2%} of the best plan of the declared space"]
+    else:
+        lines = [f"not proven optimal: at most {proof.gap:.2%} from the best plan of the declared space"]
+    if proof.stopped_by_time:
+        lines.append("the time limit ended the proof (--time-limit)")
+    space = proof.space
+    lines.append(
+        f"declared space: {space.num_partitions} partitions of the tasks, {space.num_vectors} device vectors of a "
+        "group (in words: search.declared_space of plan.json; docs/exact.md)"
+    )
+    return lines
 
 
 def _search_lines(result: SearchResult) -> list[str]:

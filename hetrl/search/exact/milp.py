@@ -7,9 +7,12 @@ what the combination really takes. PuLP is imported here only.
 from __future__ import annotations
 
 import math
+import os
+import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -129,12 +132,27 @@ def solve_program(program: Any, mip: str = "cbc", *, time_limit_seconds: float |
         For an unknown solver, or one that is not installed or has no licence.
     """
     pulp = _pulp()
-    program.solve(_mip_solver(pulp, mip, time_limit_seconds))
+    with _silenced():  # HiGHS prints who it is whatever it is told
+        program.solve(_mip_solver(pulp, mip, time_limit_seconds))
     status = pulp.LpStatus[program.status]
     values = {variable.name: variable.varValue for variable in program.variables()}
     chosen = tuple(sorted(name for name, value in values.items() if name[0] == "x" and (value or 0.0) > CHOSEN))
     objective = float(pulp.value(program.objective)) if status == "Optimal" else math.inf
     return MipAnswer(status=status.lower(), objective=objective, chosen=chosen)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Standard output of compiled code goes nowhere."""
+    sys.stdout.flush()
+    saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(nowhere)
 
 
 def _mip_solver(pulp: Any, mip: str, time_limit_seconds: float | None) -> Any:

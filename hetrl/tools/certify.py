@@ -1,0 +1,79 @@
+"""Check the certificate of an exact plan.
+
+Every column is costed anew, the integer program is rebuilt from the columns and solved by another solver, and every
+combination in it is evaluated by the readable evaluator. With --complete the job is also solved anew, which shows that
+no other column can win. Exit code 2 if anything does not hold, with every problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hetrl.cost.unit import UnitCosts
+from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.spec.load import MIP_SOLVERS, job_from_values
+from hetrl.tools.cli import run_command
+from hetrl.tools.plan import read_cost_model
+from hetrl.units import format_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``hetrl certify``."""
+    parser.add_argument("file", type=Path, help="certificate written by hetrl plan --solver ilp")
+    parser.add_argument("--models", type=Path, help="cost model that the plan was made with (default: built-in)")
+    parser.add_argument("--mip", choices=MIP_SOLVERS, help="solver to check with (default: another than the file's)")
+    parser.add_argument("--complete", action="store_true", help="prove the optimum anew as well")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on the terminal")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, check, report."""
+    from hetrl.search.exact.certificate_file import read_certificate
+    from hetrl.search.exact.checking import check_certificate, check_completeness
+
+    file = read_certificate(args.file)
+    if not file.checksum_holds:
+        problem = Problem(path=f"{args.file}: sha256", message="the content was changed after it was written")
+        raise SpecError(problem)
+    model = read_cost_model(args.models)
+    base = args.file.parent / file.config_folder
+    job = model.with_links(job_from_values(dict(file.config), source=str(args.file), base=base))
+    costs = UnitCosts(model, job.precision)
+    certificate = file.certificate
+    mip = args.mip or ("highs" if certificate.solver == "cbc" else "cbc")
+    quiet = args.quiet or args.json or not sys.stderr.isatty()
+    verdict = check_certificate(job, costs, certificate, mip=mip, progress=None if quiet else _progress)
+    if verdict.holds and args.complete:
+        again = check_completeness(job, costs, certificate)
+        verdict.problems += again.problems
+        verdict.checked |= again.checked
+    if not verdict.holds:
+        raise SpecError(verdict.problems[:50])
+    if args.json:
+        print(json.dumps({"holds": True, "optimum_seconds": certificate.optimum_seconds, "checked": verdict.checked}))
+    else:
+        print(f"the certificate holds: optimum {format_seconds(certificate.optimum_seconds)}")
+        for what, number in verdict.checked.items():
+            print(f"  {what}: {number:,}")
+        removed = sum(each.number for each in certificate.removals)
+        if not args.complete:
+            print(f"  removed by the solver's bounds, not checked here (--complete): {removed:,}")
+    return EXIT_OK
+
+
+def _progress(what: str) -> None:
+    print(f"\r\033[Kchecking: {what}", end="", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``hetrl certify``."""
+    return run_command(add_arguments, run, argv, prog="hetrl certify", description=__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
