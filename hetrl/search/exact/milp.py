@@ -143,7 +143,7 @@ def solve_program(program: Any, mip: str = "cbc", *, time_limit_seconds: float |
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Standard output of compiled code goes nowhere."""
+    """Send the standard output of compiled code nowhere."""
     sys.stdout.flush()
     saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,0 +1,166 @@
+"""``hetrl plan --solver ilp`` writes a certificate, and ``hetrl certify`` refuses every corrupted one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetrl.search.exact.certificate_file import checksum
+from hetrl.tools.main import main
+from tests.helpers.jobs import TWO_NODES
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with an exact plan.json and its certificate."""
+    folder = tmp_path_factory.mktemp("exact")
+    (folder / "job.yaml").write_text(TWO_NODES.replace("max_search_seconds: 60", "max_search_seconds: 600"))
+    arguments = ["--config", str(folder / "job.yaml"), "--out", str(folder / "plan.json"), "--quiet"]
+    assert main(["plan", "--solver", "ilp", *arguments]) == 0
+    return folder
+
+
+def test_the_plan_says_that_it_is_proven_and_names_its_certificate(written: Path) -> None:
+    search = json.loads((written / "plan.json").read_text())["search"]
+    assert search["solver"] == "ilp"
+    assert search["status"] == "optimal"
+    assert search["gap"] <= 1e-9
+    assert search["lower_bound"] == pytest.approx(search["objective_value"], rel=1e-9)
+    assert "partitions" in search["declared_space"]
+    assert (written / search["certificate"]).is_file()
+
+
+@pytest.mark.parametrize("mip", ["cbc", "highs"])
+def test_a_whole_certificate_holds(written: Path, mip: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certify", str(written / "plan.certificate.json"), "--mip", mip, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    document = json.loads((written / "plan.json").read_text())
+    assert said["holds"]
+    assert said["optimum_seconds"] == pytest.approx(document["prediction"]["step_seconds"], rel=1e-9)
+    assert said["checked"]["columns costed anew"] == len(certificate(written)["columns"])
+
+
+def certificate(folder: Path) -> Document:
+    document: Document = json.loads((folder / "plan.certificate.json").read_text())
+    return dict(document["certificate"])
+
+
+def cheaper_column(document: Document) -> None:
+    column = document["certificate"]["columns"][0]
+    task = column["tasks"][0]
+    column["seconds"][task] *= 0.9
+
+
+def cheaper_load(document: Document) -> None:
+    column = document["certificate"]["columns"][0]
+    column["loads"] = {task: 0.9 * load for task, load in column["loads"].items()}
+
+
+def missing_winner(document: Document) -> None:
+    values = document["certificate"]
+    values["columns"] = [each for each in values["columns"] if each["name"] not in values["chosen"][:1]]
+
+
+def another_capacity(document: Document) -> None:
+    lines = document["certificate"]["mps"].splitlines()
+    row = next(number for number, line in enumerate(lines) if "RHS" in line and "nodes_0" in line)
+    lines[row] = lines[row].replace(lines[row].split()[-1], "9.000000000000e+00")
+    document["certificate"]["mps"] = "\n".join(lines) + "\n"
+
+
+def another_cost_in_the_program(document: Document) -> None:
+    values = document["certificate"]
+    values["mps"] = values["mps"].replace("cover_0", "cover_1", 1)
+
+
+def another_optimum(document: Document) -> None:
+    document["certificate"]["optimum_seconds"] *= 0.99
+
+
+def another_fleet(document: Document) -> None:
+    document["config"]["cluster_topology"]["nodes"][0]["gpus"] = 8
+
+
+def another_class(document: Document) -> None:
+    document["certificate"]["space"]["classes"][0]["size"] += 1
+
+
+def outside_the_space(document: Document) -> None:
+    column = document["certificate"]["columns"][0]
+    column["realisation"][column["tasks"][0]]["micro_batch"] = 3
+
+
+def larger_vector(document: Document) -> None:
+    document["certificate"]["columns"][0]["vector"][0] = 99
+
+
+CORRUPTIONS = [
+    cheaper_column,
+    cheaper_load,
+    missing_winner,
+    another_capacity,
+    another_cost_in_the_program,
+    another_optimum,
+    another_fleet,
+    another_class,
+    outside_the_space,
+    larger_vector,
+]
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS)
+@pytest.mark.parametrize("forged", [False, True], ids=["as it is", "checksum forged"])
+def test_a_corrupted_certificate_is_refused(
+    written: Path,
+    tmp_path: Path,
+    corrupt: Callable[[Document], None],
+    forged: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = json.loads((written / "plan.certificate.json").read_text())
+    before = json.dumps(document)
+    corrupt(document)
+    assert json.dumps(document) != before
+    if forged:
+        document["sha256"] = checksum({key: document[key] for key in ("config", "config_folder", "certificate")})
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    assert main(["certify", str(path), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert ("was changed" in said) is not forged
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "hetrl-certificate"}', '{"format": "hetrl-certificate", "version": 1}']
+)
+def test_files_that_are_no_certificates_are_refused_by_name(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no.json"
+    path.write_text(text)
+    assert main(["certify", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_the_hybrid_solver_has_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(TWO_NODES)
+    arguments = ["--config", str(tmp_path / "job.yaml"), "--quiet", "--budget", "50"]
+    assert main(["plan", *arguments, "--certificate", str(tmp_path / "c.json")]) == 2
+    assert "--certificate" in capsys.readouterr().err
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_an_infeasible_job_is_proven_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = TWO_NODES.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Meta-Llama-3-70B-Instruct")
+    (tmp_path / "job.yaml").write_text(large.replace("gpus: 4,", "gpus: 4, host_ram: 64GiB,"))
+    assert main(["plan", "--solver", "ilp", "--config", str(tmp_path / "job.yaml"), "--quiet"]) == 3
+    said = capsys.readouterr().err
+    assert "proven" in said
+    assert "actor_train" in said
