@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetrl.errors import Problem, SpecError
+from hetrl.errors import Problem, SpecError, did_you_mean
 from hetrl.plan.plan import (
     OPTIMIZER_STATES,
     SHARDINGS,
@@ -70,7 +70,7 @@ def written_plan(context: SearchContext, values: object) -> Plan:
         members = [str(name) for name in section.listing("tasks")]
         for name in members:
             if name not in names:
-                report.problem(f"{path}.tasks", "unknown task", name, ", ".join(names))
+                report.problem(f"{path}.tasks", "unknown task", name, did_you_mean(name, names) or ", ".join(names))
         counts = _counts(context, section, report, taken)
         if report.problems:
             continue

@@ -20,6 +20,7 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.replays import Spread, replayed_steps
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
+from hetrl.plan.document import read_plan
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
 from hetrl.search.context import SearchContext
@@ -28,7 +29,7 @@ from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.spec.yaml_text import parse_yaml, read_text
 from hetrl.tools.cli import run_command
-from hetrl.tools.job_or_plan import read_job_or_plan
+from hetrl.tools.job_or_plan import is_plan, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_text import layout_text
 from hetrl.units import format_seconds
@@ -37,7 +38,7 @@ from hetrl.units import format_seconds
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl estimate``."""
     parser.add_argument("plan", type=Path, help="plan.json, or a YAML file with groups and strategies")
-    parser.add_argument("--config", type=Path, help="job file; needed for a YAML plan")
+    parser.add_argument("--config", type=Path, help="job file; needed for a YAML plan, replaces a plan.json's own")
     parser.add_argument("--models", type=Path, help="cost model written by hetrl fit or refit (default: built-in)")
     parser.add_argument(
         "--scenarios",
@@ -102,11 +103,14 @@ def _check(args: argparse.Namespace) -> None:
 
 def _read(args: argparse.Namespace, model: CostModel) -> tuple[Job, Plan, UnitCosts]:
     if args.config is None:
-        job, plan = read_job_or_plan(args.plan)
-        if plan is None:
+        if not is_plan(args.plan):
             raise SpecError(Problem(path="--config", message="a YAML plan needs the job file it is for"))
-        return model.with_links(job), plan, UnitCosts(model, job.precision)
+        job, found = read_job_or_plan(args.plan)
+        assert found is not None
+        return model.with_links(job), found, UnitCosts(model, job.precision)
     job = model.with_links(load_job(args.config))
+    if args.plan.suffix == ".json":
+        return job, read_plan(args.plan).plan, UnitCosts(model, job.precision)
     costs = UnitCosts(model, job.precision)
     context = SearchContext(job, costs)
     plan = written_plan(context, parse_yaml(read_text(args.plan, "plan"), str(args.plan)))

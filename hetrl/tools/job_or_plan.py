@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hetrl.plan.document import read_plan
+from hetrl.plan.document import MAX_PLAN_BYTES, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values, load_job
@@ -12,10 +12,15 @@ from hetrl.spec.yaml_text import read_text
 
 
 def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
-    """Return the job, and the plan if the file is one (it starts with a brace)."""
-    if path.suffix == ".json" or read_text(path, "job file or plan", 64 * 1024**2).lstrip().startswith("{"):
+    """Return the job, and the plan if the file is one."""
+    if is_plan(path):
         document = read_plan(path)
         return job_from_values(
             dict(document.config), source=str(path), base=path.parent / document.config_folder
         ), document.plan
     return load_job(path), None
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file is a plan.json: named so, or starting with a brace."""
+    return path.suffix == ".json" or read_text(path, "job file or plan", MAX_PLAN_BYTES).lstrip().startswith("{")
