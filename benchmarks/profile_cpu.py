@@ -126,7 +126,7 @@ def rows_of(profile: Sequence[Measurement], unseen: Sequence[Measurement]) -> li
         own = [each for each in profile if each.labels.get("model", name) == name]
         fitted, operators = fit_profile(own, CostModel.builtin())
         costs = UnitCosts(fitted.model, precision)
-        surroundings = Surroundings(devices={DEVICE: device_from_profile(DEVICE, "fp32", own)})
+        surroundings = Surroundings(devices={DEVICE: device_from_profile(DEVICE, ["fp32"], own)})
         for each in unseen:
             if each.labels.get("model", "") == name:
                 parts = [each]

@@ -24,10 +24,12 @@ from hetrl.errors import Problem, SpecError
 from hetrl.files import write_text_atomically
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job
-from hetrl.spec.topology import CollectiveTerms, Link, MeasuredCollectives
+from hetrl.spec.topology import CollectiveTerms, Link, MeasuredCollectives, network_level, share_machine
 
 FORMAT = "hetrl-cost-model"
 VERSION = 1
+NEAR = ("rack", "zone")
+"""Network levels for which a link that was measured between two nodes stands for others of their kind."""
 PHASES = ("generate", "prefill", "score", "train", "optimizer", "sync", "reduce")
 """The order is that of the lowered tables (see the kernels' ``PHASE_...``)."""
 
@@ -84,6 +86,10 @@ class CostModel:
         Device type -> link measured between two processes of one host, for nodes that share a ``host``.
     collectives
         Collectives measured inside one node, the most trusted first.
+    host_links
+        Device type -> bytes per second measured between its memory and its host's, one direction.
+    network
+        Two device types -> link measured between two nodes with them, for nodes of one zone.
     gradient_overlap
         Fraction of the data-parallel gradient reduce hidden behind the backward pass.
     weight_gather_overlap
@@ -94,6 +100,8 @@ class CostModel:
     calibrations: Mapping[tuple[str, str], PhaseCalibration] = field(default_factory=dict)
     links: Mapping[str, Link] = field(default_factory=dict)
     collectives: tuple[NodeCurve, ...] = ()
+    host_links: Mapping[str, float] = field(default_factory=dict)
+    network: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     gradient_overlap: float = 0.0
     weight_gather_overlap: float = 0.7
     source: str = "built-in"
@@ -121,8 +129,8 @@ class CostModel:
     def with_links(self, job: Job) -> Job:
         """Return the job with what was measured of its links.
 
-        Nodes get their measured collectives. Two nodes of one host get the measured link; links that the job states
-        itself stay.
+        Nodes get their measured collectives and copies from and to the host; pairs of nodes of one host, and of one
+        zone, get the measured link. Links between nodes that the job states itself stay.
         """
         known: dict[tuple[str, int, Link], MeasuredCollectives | None] = {}
         nodes = []
@@ -130,16 +138,27 @@ class CostModel:
             key = (node.device_type.name, node.num_devices, node.intra_link)
             if key not in known:
                 known[key] = measured_collectives(node, self.collectives)
-            nodes.append(replace(node, intra_link=replace(node.intra_link, collectives=known[key])))
-        if any(known.values()):
+            nodes.append(
+                replace(
+                    node,
+                    intra_link=replace(node.intra_link, collectives=known[key]),
+                    host_link_bytes_per_second=self.host_links.get(
+                        node.device_type.name, node.host_link_bytes_per_second
+                    ),
+                )
+            )
+        if tuple(nodes) != job.topology.nodes:
             job = replace(job, topology=replace(job.topology, nodes=tuple(nodes)))
-        return self._with_host_links(job)
+        return self._with_node_links(job)
 
-    def _with_host_links(self, job: Job) -> Job:
+    def _with_node_links(self, job: Job) -> Job:
         nodes = job.topology.nodes
         found: dict[tuple[int, int], Link] = {}
         for i, a in enumerate(nodes):
             for j, b in enumerate(nodes):
+                between = self.network.get((a.device_type.name, b.device_type.name))
+                if i != j and between is not None and not share_machine(a, b) and network_level(a, b) in NEAR:
+                    found[i, j] = between
                 ends = [self.links.get(node.device_type.name) for node in (a, b)]
                 if i == j or not a.host or a.host != b.host or ends[0] is None or ends[1] is None:
                     continue
@@ -174,6 +193,15 @@ class CostModel:
                 }
                 for device, link in sorted(self.links.items())
             ],
+            "network": [
+                {
+                    "devices": list(pair),
+                    "latency_seconds": link.latency_seconds,
+                    "bytes_per_second": link.bytes_per_second,
+                }
+                for pair, link in sorted(self.network.items())
+            ],
+            "host_links": dict(sorted(self.host_links.items())),
             "collectives": [_curve_entry(curve) for curve in self.collectives if curve.provenance != "fitted"],
             "calibrations": [
                 {"device": device, "phase": phase, **asdict(calibration)}
@@ -213,13 +241,15 @@ class CostModel:
             return cls(
                 library=OperatorLibrary.load(path.parent / Path(str(document["operators"])).name),
                 calibrations=calibrations,
-                links={
-                    str(row["device"]): Link(
-                        latency_seconds=float(row["latency_seconds"]),
-                        bytes_per_second=float(row["bytes_per_second"]),
-                        kind="measured",
-                    )
-                    for row in document.get("links", [])
+                links={str(row["device"]): _link_from(row) for row in document.get("links", [])},
+                network={
+                    (str(row["devices"][0]), str(row["devices"][1])): _link_from(row)
+                    for row in document.get("network", [])
+                },
+                host_links={
+                    str(device): float(value)
+                    for device, value in document.get("host_links", {}).items()
+                    if 0 < float(value) < math.inf
                 },
                 collectives=(*(_curve_from(row) for row in document.get("collectives", [])), *_published_collectives()),
                 gradient_overlap=float(document["gradient_overlap"]),
@@ -233,6 +263,14 @@ class CostModel:
 @cache
 def _published_collectives() -> tuple[NodeCurve, ...]:
     return published_node_curves(read_links(BUILTIN))
+
+
+def _link_from(row: Mapping[str, Any]) -> Link:
+    return Link(
+        latency_seconds=float(row["latency_seconds"]),
+        bytes_per_second=float(row["bytes_per_second"]),
+        kind="measured",
+    )
 
 
 def _curve_entry(curve: NodeCurve) -> dict[str, object]:

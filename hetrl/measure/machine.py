@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,6 +28,8 @@ class MachineFacts:
         Operating system and kernel release.
     software
         Versions of the packages that do the work; a package that is not installed is absent.
+    accelerator
+        What its driver says of the accelerator: name, driver, memory, clocks, power limit; empty for CPUs.
     """
 
     cpu: str
@@ -35,20 +37,22 @@ class MachineFacts:
     memory_bytes: int
     system: str
     software: Mapping[str, str]
+    accelerator: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON types."""
-        return {**asdict(self), "software": dict(self.software)}
+        return {**asdict(self), "software": dict(self.software), "accelerator": dict(self.accelerator)}
 
 
-def machine_facts() -> MachineFacts:
-    """Return the facts of this machine, read from the operating system."""
+def machine_facts(accelerator: Mapping[str, str] | None = None) -> MachineFacts:
+    """Return the facts of this machine, read from the operating system, and those of its accelerator if given."""
     return MachineFacts(
         cpu=_cpu_model(),
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()}",
         software=_versions(),
+        accelerator=dict(accelerator or {}),
     )
 
 

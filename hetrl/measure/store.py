@@ -27,12 +27,16 @@ class MeasurementStore:
         The file; it and its folder are made on the first record.
     labels
         Labels added to every record, e.g. the run.
+    accelerator
+        Facts of the accelerator that does the work.
     """
 
-    def __init__(self, path: Path, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, labels: Mapping[str, str] | None = None, *, accelerator: Mapping[str, str] | None = None
+    ) -> None:
         self.path = Path(path)
         self._labels = dict(labels or {})
-        self._machine = machine_facts()
+        self._machine = machine_facts(accelerator)
 
     def record(
         self,

@@ -46,7 +46,7 @@ def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = 
             highlight=False,
         )
     for line in describe_links(measurements):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
     print_changes(console, fitted, before="composed")
     console.print(f"written: {out}", highlight=False)
     return EXIT_OK

@@ -18,7 +18,7 @@ from hetrl.measure import Measurement
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Link
-from hetrl.workload.memory import train_state
+from hetrl.workload.memory import train_state, train_state_bytes_per_parameter
 
 Array = NDArray[np.float64]
 PHASE_OF_KIND = {
@@ -87,18 +87,14 @@ def amounts_of(observation: Observation, costs: UnitCosts) -> Mapping[str, Array
             seconds = all_reduce_seconds(amounts["num_bytes"], int(amounts["num_ranks"]), observation.reduce_link)
         return {"reduce": np.array([seconds, 1.0, 0.0])}
     model = observation.model
+    if kind == "optimizer_step":
+        total = _state_bytes(model, amounts.get("num_parameters", 0.0), costs)
+        return {"optimizer": np.array([total / observation.device.memory_bytes_per_second, 1.0, 0.0])}
     assert model is not None
     if kind in ("load_weights", "weight_sync"):
         whole = model.num_parameters * costs.bytes_per_element
         seconds = sum(link.latency_seconds + whole / link.bytes_per_second for link in observation.sync_links)
         return {"sync": np.array([seconds, 1.0, 0.0])}
-    if kind == "optimizer_step":
-        state = train_state(
-            model, costs.precision, first_layer=0, num_layers=model.num_layers, tensor_parallel=1, num_replicas=1,
-            sharding="none",
-        )  # fmt: skip
-        total = state.weights + state.gradients + state.optimizer
-        return {"optimizer": np.array([total / observation.device.memory_bytes_per_second, 1.0, 0.0])}
     if kind == "generate":
         return _generation(observation, model, costs)
     sequences, micro_batch = amounts["num_sequences"], int(amounts["micro_batch_size"])
@@ -108,6 +104,18 @@ def amounts_of(observation: Observation, costs: UnitCosts) -> Mapping[str, Array
     passes = 3.0 if kind == "forward_backward" else 1.0
     iterations = sequences / micro_batch
     return {observation.phases[0]: np.array([passes * forward * iterations, iterations, sequences])}
+
+
+def _state_bytes(model: Model | None, num_parameters: float, costs: UnitCosts) -> float:
+    """Weights, gradients and optimizer states of a model, or of so many parameters without one."""
+    if model is None:
+        each = train_state_bytes_per_parameter(costs.precision)
+        return num_parameters * (each.weights + each.gradients + each.optimizer)
+    state = train_state(
+        model, costs.precision, first_layer=0, num_layers=model.num_layers, tensor_parallel=1, num_replicas=1,
+        sharding="none",
+    )  # fmt: skip
+    return state.weights + state.gradients + state.optimizer
 
 
 def predicted_seconds(observation: Observation, costs: UnitCosts) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,11 @@ from hetrl.spec.devices import DTYPE_BYTES, DeviceType
 from hetrl.units import MIB
 from hetrl_profiler.recorder import PROFILE
 
-OPERATORS = ("gemm", "attention_prefill", "attention_decode", "memory")
+OPERATORS = ("gemm", "attention_prefill", "attention_decode", "memory", "memory_norm")
+NETWORK = "network"
+"""Label ``link`` of what was measured between nodes."""
+VENDORS = {"cpu": "cpu", "cuda": "nvidia", "rocm": "amd"}
+"""Kind of a profiled device -> vendor."""
 CPU_CACHE_BYTES = 32.0 * MIB
 _UNIT = Chip(flops_per_second=1.0, memory_bytes_per_second=1.0, num_multiprocessors=1, l2_bytes=1.0)
 
@@ -43,42 +47,47 @@ def evened(measurements: Sequence[Measurement]) -> list[Measurement]:
     ]
 
 
-def device_from_profile(name: str, dtype: str, measurements: Sequence[Measurement]) -> DeviceType:
-    """Device type with the highest rates measured as its peaks.
+def device_from_profile(name: str, dtypes: Sequence[str], measurements: Sequence[Measurement]) -> DeviceType:
+    """Device type with the highest rates measured as its peaks; dtypes without matrix products are left out.
 
     Raises
     ------
     SpecError
         If matrix products or memory-bound operators were not measured.
     """
-    own = [each for each in measurements if each.device_type == name and each.labels.get("dtype") == dtype]
-    flops = max((_rate(each, "gemm", dtype, "flops") for each in own if each.kind == "gemm"), default=0.0)
+    own = [each for each in measurements if each.device_type == name and each.labels.get("dtype") in dtypes]
+    flops = {
+        dtype: max(_rate(each, "gemm", dtype, "flops") for each in products)
+        for dtype in dtypes
+        if (products := [each for each in own if each.kind == "gemm" and each.labels["dtype"] == dtype])
+    }
     memory = max((each.amounts["bytes"] / each.seconds for each in own if each.kind == "memory"), default=0.0)
     if not flops or not memory:
         raise SpecError(
             Problem(
-                path=name, message=f"no matrix products or memory-bound operators of {dtype} among the measurements",
+                path=name,
+                message=f"no matrix products or memory-bound operators of {', '.join(dtypes)} among the measurements",
                 valid="a profile with its stage 'operators', or a job file that describes the device",
             )
         )  # fmt: skip
     machine = own[0].machine
     return DeviceType(
         name=name,
-        vendor="cpu",
-        flops_per_second={dtype: flops},
-        memory_bytes=machine.memory_bytes // max(1, machine.num_cores),
+        vendor=VENDORS[own[0].labels.get("device_kind", "cpu")],
+        flops_per_second=flops,
+        memory_bytes=int(machine.accelerator.get("memory_bytes", machine.memory_bytes // max(1, machine.num_cores))),
         memory_bytes_per_second=memory,
         sources={"*": f"profile of {own[-1].date[:10]}, {machine.cpu}"},
     )
 
 
-def chip_from_profile(device: DeviceType, dtype: str) -> Chip:
+def chip_from_profile(device: DeviceType, dtype: str, facts: Mapping[str, str]) -> Chip:
     """Return the device type as operators see it; a CPU device is one core."""
     return Chip(
         flops_per_second=device.flops_per_second[dtype],
         memory_bytes_per_second=device.memory_bytes_per_second,
-        num_multiprocessors=1,
-        l2_bytes=CPU_CACHE_BYTES,
+        num_multiprocessors=int(facts.get("multiprocessors", 1)),
+        l2_bytes=float(facts.get("l2_bytes", CPU_CACHE_BYTES)),
     )
 
 

@@ -18,6 +18,7 @@ from hetrl_profiler.timing import Operation
 
 BLOCK_TOKENS = 128  # vLLM's KV block on a CPU
 MAX_NUM_SEQUENCES = 128
+GPU_MEMORY_SHARE = 0.5
 
 
 class Request(NamedTuple):
@@ -31,6 +32,10 @@ class Request(NamedTuple):
 REQUESTS = (
     Request(8, 16, 16), Request(1, 16, 16), Request(16, 16, 1), Request(16, 16, 32), Request(4, 64, 32),
     Request(24, 16, 16), Request(2, 200, 8), Request(4, 16, 64), Request(8, 128, 32), Request(1, 16, 128),
+)  # fmt: skip
+GPU_REQUESTS = (
+    Request(8, 512, 128), Request(1, 512, 128), Request(16, 1024, 1), Request(16, 512, 256), Request(4, 1024, 256),
+    Request(1, 128, 512), Request(16, 128, 128), Request(2, 2048, 64), Request(8, 1024, 256),
 )  # fmt: skip
 """The most useful ones first; with 8 responses per prompt 8 to 192 sequences."""
 
@@ -59,9 +64,10 @@ class EnginePhases:
         self._labels = dict(labels)
         self._seed = 0
         self._num_iterations = 0
-        self._requests = [each for each in REQUESTS if each.prompt_tokens + each.response_tokens <= model.max_position]
+        asked = REQUESTS if device.kind == "cpu" else GPU_REQUESTS
+        self._requests = [each for each in asked if each.prompt_tokens + each.response_tokens <= model.max_position]
         longest = max(each.prompt_tokens + each.response_tokens for each in self._requests)
-        limits: dict[str, Any] = {}
+        limits: dict[str, Any] = {"gpu_memory_utilization": GPU_MEMORY_SHARE}  # the trained copy needs room, too
         if device.kind == "cpu":
             blocks = MAX_NUM_SEQUENCES * (-(-longest // BLOCK_TOKENS) + 1)
             per_token = model.kv_bytes_per_token_bf16 * DTYPE_BYTES[device.dtype] // 2

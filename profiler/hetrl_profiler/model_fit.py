@@ -13,8 +13,9 @@ from hetrl.measure import Measurement
 from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job, Precision
+from hetrl_profiler.composed import PHASE_OF_KIND
 from hetrl_profiler.described import device_from_profile, evened, is_profile
-from hetrl_profiler.link_models import measured_links, node_curves
+from hetrl_profiler.link_models import measured_host_links, measured_links, measured_network, node_curves
 from hetrl_profiler.observations import Surroundings, observe
 from hetrl_profiler.operator_models import fit_operators
 from hetrl_profiler.refit import Refit, refit
@@ -42,34 +43,56 @@ def fit_profile(
     Raises
     ------
     SpecError
-        If nothing was profiled, in more than one dtype, or a figure is missing.
+        If nothing was profiled, a model's phases were in several dtypes, or a figure is missing.
     """
     rows = evened([each for each in measurements if is_profile(each)])
-    dtypes = sorted({each.labels.get("dtype", "") for each in rows})
-    if len(dtypes) != 1:
-        message = "no measurements of hetrl profile" if not dtypes else "profiles in several dtypes"
-        raise SpecError(Problem(path="measurements", message=message, found=", ".join(dtypes), valid="one dtype"))
+    if not rows:
+        raise SpecError(Problem(path="measurements", message="no measurements of hetrl profile"))
+    dtypes = sorted({each.labels["dtype"] for each in rows if "dtype" in each.labels})
+    phase_dtype = _phase_dtype(rows, dtypes, job)
     described = {each.name: each for each in job.topology.device_types} if job is not None else {}
     devices: dict[str, DeviceType] = {}
     models: list[OperatorModel] = []
     for name in sorted({each.device_type for each in rows}):
-        device = described.get(name) or catalogue_devices().get(name) or device_from_profile(name, dtypes[0], rows)
-        chip_source = device_from_profile(name, dtypes[0], rows) if device.vendor == "cpu" else device
-        models += fit_operators(chip_source, dtypes[0], rows, model.library)
+        device = described.get(name) or catalogue_devices().get(name) or device_from_profile(name, dtypes, rows)
+        chip_source = device_from_profile(name, dtypes, rows) if device.vendor == "cpu" else device
+        for dtype in dtypes:
+            if chip_source.supports(dtype):
+                models += fit_operators(chip_source, dtype, rows, model.library)
         devices[name] = device
     with_operators = replace(
         model,
         library=model.library.merged(OperatorLibrary(models)),
         links={**model.links, **measured_links(measurements)},
+        network={**model.network, **measured_network(measurements)},
+        host_links={**model.host_links, **measured_host_links(measurements)},
         collectives=_replaced(model.collectives, node_curves(measurements)),
     )
     if job is not None:
         job = with_operators.with_links(job)
     else:
         rows = [each for each in rows if each.kind != "all_reduce"]
+    rows = [each for each in rows if each.labels.get("dtype", phase_dtype) == phase_dtype]
     observations = observe(rows, Surroundings(devices=devices, job=job))
-    precision = job.precision if job is not None else Precision(dtype=dtypes[0], gradient_dtype=dtypes[0])
+    precision = job.precision if job is not None else Precision(dtype=phase_dtype, gradient_dtype=phase_dtype)
     return refit(observations, with_operators, precision, source=source), models
+
+
+def _phase_dtype(rows: Sequence[Measurement], dtypes: Sequence[str], job: Job | None) -> str:
+    """Dtype whose phases calibrate the model: the job's, else the only one in which phases were measured."""
+    if job is not None:
+        return job.precision.dtype
+    found = sorted(
+        {each.labels["dtype"] for each in rows if each.kind in PHASE_OF_KIND and "dtype" in each.labels}
+    ) or list(dtypes[:1])
+    if len(found) > 1:
+        raise SpecError(
+            Problem(
+                path="measurements", message="phases were profiled in several dtypes", found=", ".join(found),
+                valid="one of them, or the job that will run (--config)",
+            )
+        )  # fmt: skip
+    return found[0]
 
 
 def _replaced(old: Sequence[NodeCurve], new: Sequence[NodeCurve]) -> tuple[NodeCurve, ...]:

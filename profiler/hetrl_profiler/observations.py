@@ -13,8 +13,9 @@ from hetrl.spec.devices import DeviceType
 from hetrl.spec.job import Job
 from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model
-from hetrl.spec.topology import Link
+from hetrl.spec.topology import Link, share_machine
 from hetrl_profiler.composed import NEEDED, PHASE_OF_KIND, Observation
+from hetrl_profiler.described import NETWORK, is_profile
 
 SYNC_PHASE = "weight_sync"
 
@@ -62,16 +63,23 @@ def observe(measurements: Sequence[Measurement], surroundings: Surroundings) -> 
             problems[problem.path] = problem
             continue
         model = _model(each, surroundings, models)
-        if model is None and each.kind != "all_reduce":
+        alone = each.kind == "all_reduce" or (each.kind == "optimizer_step" and "num_parameters" in each.amounts)
+        if model is None and not alone:
             problems[f"{each.kind}.model"] = Problem(
                 path=f"measurements of kind {each.kind}", message="do not say which model ran",
                 valid="the job or plan that was run (--config), or a profile made with --model",
             )  # fmt: skip
             continue
-        reduce_link, sync_links = _links(surroundings.job)
+        reduce_link = _reduce_link(surroundings.job, each)
+        if each.kind == "all_reduce" and reduce_link is None:
+            continue  # the job has no such link
         found.append(
             Observation(
-                measurement=completed, device=device, model=model, reduce_link=reduce_link, sync_links=sync_links
+                measurement=completed,
+                device=device,
+                model=model,
+                reduce_link=reduce_link,
+                sync_links=_sync_links(surroundings.job),
             )
         )
     if problems:
@@ -127,14 +135,34 @@ def _model(measurement: Measurement, surroundings: Surroundings, models: dict[st
     return next((each.model for each in job.workflow.tasks if each.name == task), None)
 
 
-def _links(job: Job | None) -> tuple[Link | None, tuple[Link, ...]]:
-    """Links of an all-reduce over all nodes, and of a weight update inside the node that it reaches.
+def _sync_links(job: Job | None) -> tuple[Link, ...]:
+    """Link of a weight update inside the node that it reaches.
 
     What a weight update costs between nodes depends on the plan; it goes to the calibration.
     """
     if job is None:
-        return None, ()
-    nodes = range(len(job.topology.nodes))
-    inside = min((node.intra_link for node in job.topology.nodes), key=lambda link: link.bytes_per_second)
-    between = [job.topology.node_link(a, b) for a in nodes for b in nodes if a != b]
-    return min(between, key=lambda link: link.bytes_per_second, default=inside), (inside,)
+        return ()
+    return (min((node.intra_link for node in job.topology.nodes), key=lambda link: link.bytes_per_second),)
+
+
+def _reduce_link(job: Job | None, measurement: Measurement) -> Link | None:
+    """Link of the job over which an all-reduce went: the slowest one for a run, whose ring is not known.
+
+    A profile measures between nodes of two device types, or inside a host: then it is a node's own link, or where
+    every node has one device, the link between two nodes of that host.
+    """
+    if job is None:
+        return None
+    nodes = job.topology.nodes
+    pairs = [(i, j) for i in range(len(nodes)) for j in range(len(nodes)) if i != j]
+    own = [i for i, node in enumerate(nodes) if node.device_type.name == measurement.device_type]
+    found = [nodes[i].intra_link for i in own if nodes[i].num_devices > 1]
+    if not is_profile(measurement):
+        found = [job.topology.node_link(i, j) for i, j in pairs] or [node.intra_link for node in nodes]
+    elif measurement.labels.get("link") == NETWORK:
+        peer = measurement.labels["peer"]
+        apart = [(i, j) for i, j in pairs if i in own and not share_machine(nodes[i], nodes[j])]
+        found = [job.topology.node_link(i, j) for i, j in apart if nodes[j].device_type.name == peer]
+    elif not found:
+        found = [job.topology.node_link(i, j) for i, j in pairs if i in own and share_machine(nodes[i], nodes[j])]
+    return min(found, key=lambda link: link.bytes_per_second, default=None)

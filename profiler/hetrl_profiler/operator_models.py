@@ -10,6 +10,7 @@ from hetrl.cost.chips import chip_of
 from hetrl.cost.operators import ENGINES, UNFITTED, OperatorLibrary, OperatorModel
 from hetrl.cost.work import DIMENSIONS
 from hetrl.measure import Measurement
+from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.devices import DeviceType
 from hetrl_profiler.described import OPERATORS, chip_from_profile, is_profile
 from hetrl_profiler.fit.samples import Samples
@@ -26,7 +27,9 @@ def fit_operators(
     A GPU borrows what known devices have in common; a CPU core shares nothing with them but the roofline.
     """
     is_cpu = device.vendor == "cpu"
-    chip = chip_from_profile(device, dtype) if is_cpu else chip_of(device, dtype)
+    facts = next((each.machine.accelerator for each in measurements if each.device_type == device.name), {})
+    known = not is_cpu and device.name in catalogue_devices()
+    chip = chip_of(device, dtype) if known else chip_from_profile(device, dtype, facts)
     models = []
     for operator in OPERATORS:
         own = [

@@ -13,6 +13,7 @@ from hetrl_profiler.timing import Operation
 if TYPE_CHECKING:
     import torch
 
+NORM_WIDTH = 4096
 POOL_CACHES = 3
 """The pool is this many times the last-level cache."""
 
@@ -60,7 +61,7 @@ def operation(operator: str, shape: Shape, pool: OperandPool) -> Operation:
     Parameters
     ----------
     operator
-        ``gemm``, ``attention_prefill``, ``attention_decode`` or ``memory``.
+        ``gemm``, ``attention_prefill``, ``attention_decode``, ``memory`` or ``memory_norm``.
     shape
         In the order of `hetrl.cost.work.DIMENSIONS`.
     """
@@ -69,6 +70,8 @@ def operation(operator: str, shape: Shape, pool: OperandPool) -> Operation:
         return _gemm(pool, whole)
     if operator == "memory":
         return _memory(pool, whole[0])
+    if operator == "memory_norm":
+        return _norm(pool, whole[0])
     return _attention(pool, whole, is_prefill=operator == "attention_prefill")
 
 
@@ -93,6 +96,16 @@ def _memory(pool: OperandPool, num_bytes: int) -> Operation:
         torch.add(a, b, out=out)
 
     return add
+
+
+def _norm(pool: OperandPool, num_bytes: int) -> Operation:
+    """RMS norm over rows of `NORM_WIDTH` elements: a read and a write."""
+    import torch.nn.functional as F
+
+    weight = pool.new(NORM_WIDTH)
+    rows = max(1, num_bytes // (2 * NORM_WIDTH * weight.element_size()))
+    inputs = itertools.cycle(pool.rotating(rows, NORM_WIDTH))
+    return lambda _: F.rms_norm(next(inputs), (NORM_WIDTH,), weight, eps=1e-6)
 
 
 def _attention(pool: OperandPool, shape: Sequence[int], *, is_prefill: bool) -> Operation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hetrl.cost.work import Chip, work_of
 from hetrl.spec.devices import DTYPE_BYTES
@@ -63,6 +63,9 @@ class Budget:
         Work of the largest single call.
     phase_seconds
         Busy seconds for all phases that torch runs, and as many for all that the engine runs.
+    stages
+        What is measured: of ``operators``, ``optimizer``, ``copies`` and ``links``, and with a model of ``train`` and
+        ``engine``.
     """
 
     num_shapes: Mapping[str, int]
@@ -70,6 +73,7 @@ class Budget:
     max_flops: float
     max_bytes: float
     phase_seconds: float
+    stages: tuple[str, ...]
 
 
 QUICK = Budget(
@@ -78,14 +82,16 @@ QUICK = Budget(
     max_flops=6e8,
     max_bytes=48e6,
     phase_seconds=4.5,
+    stages=("operators", "train", "engine"),
 )
 """About 6 s of a free core for the operators, and 9 s for a model's phases; loading comes on top."""
 FULL = Budget(
-    num_shapes={"gemm": 600, "attention_prefill": 150, "attention_decode": 200, "memory": 40},
+    num_shapes={"gemm": 600, "attention_prefill": 150, "attention_decode": 200, "memory": 40, "memory_norm": 30},
     point_seconds=0.3,
     max_flops=2e10,
     max_bytes=4e8,
     phase_seconds=120.0,
+    stages=("operators", "optimizer", "train", "engine", "copies", "links"),
 )
 
 
@@ -93,20 +99,14 @@ def scaled(budget: Budget, device: ProfiledDevice) -> Budget:
     """Budget for a device; the limits of work above are for a CPU core."""
     if device.kind == "cpu":
         return budget
-    return Budget(
-        num_shapes=budget.num_shapes,
-        point_seconds=budget.point_seconds,
-        max_flops=1000 * budget.max_flops,
-        max_bytes=100 * budget.max_bytes,
-        phase_seconds=budget.phase_seconds,
-    )
+    return replace(budget, max_flops=1000 * budget.max_flops, max_bytes=100 * budget.max_bytes)
 
 
 def operator_points(
     operator: str, device: ProfiledDevice, budget: Budget, pool: OperandPool, measured: Sequence[Shape]
 ) -> list[Point]:
     """Points of one operator: the shapes still to be measured when `measured` are done."""
-    number = budget.num_shapes[operator] - len(measured)
+    number = budget.num_shapes.get(operator, 0) - len(measured)
     if number <= 0:
         return []
     size = DTYPE_BYTES[device.dtype]

@@ -33,7 +33,11 @@ class Recorder:
     def __init__(self, path: Path, device: ProfiledDevice, progress: Progress, labels: Mapping[str, str]) -> None:
         self.device = device
         self.progress = progress
-        self.store = MeasurementStore(path, labels={"source": PROFILE, "dtype": device.dtype, **labels})
+        self.store = MeasurementStore(
+            path,
+            labels={"source": PROFILE, "dtype": device.dtype, "device_kind": device.kind, **labels},
+            accelerator=device.facts,
+        )
         found = load_measurements(path) if path.exists() else ()
         self.stored = [
             each for each in found if each.device_type == device.name and each.labels.get("source") == PROFILE
@@ -49,8 +53,16 @@ class Recorder:
         """Whether the point was stored before."""
         return self._name(point) in self._done
 
-    def run(self, points: Sequence[Point], *, point_seconds: float, total_seconds: float = float("inf")) -> None:
+    def run(
+        self,
+        points: Sequence[Point],
+        *,
+        point_seconds: float,
+        total_seconds: float = float("inf"),
+        single_kernels: bool = False,
+    ) -> None:
         """Measure points in their order; when `total_seconds` of busy time are used, the rest is left out."""
+        clock = self.device.clock(single_kernels=single_kernels)
         total = Budgeted(self.device.clock(), total_seconds)
         waiting = [point for point in points if not self.is_done(point)]
         self.progress.expect(len(waiting))
@@ -61,7 +73,7 @@ class Recorder:
                 self.progress.skip(len(waiting) - number)
                 break
             call = point.prepare()
-            samples = take_samples(call, self.device.clock(), budget_seconds=point_seconds)
+            samples = take_samples(call, clock, budget_seconds=point_seconds)
             block.append((point, samples, dict(point.results())))
             self.progress.done(point.kind)
             if time.perf_counter() - block_began > BLOCK_SECONDS:

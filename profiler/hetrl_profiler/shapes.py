@@ -46,6 +46,7 @@ REGIONS: MappingProxyType[str, Region] = MappingProxyType(
         "attention_prefill": Region(low=(1, 1, 16), high=(64, 32, 4096), steps=(1, 1, 8)),
         "attention_decode": Region(low=(1, 1, 16), high=(256, 32, 4096), steps=(1, 1, 8)),
         "memory": Region(low=(2**12,), high=(2**28,), steps=(64,)),
+        "memory_norm": Region(low=(2**15,), high=(2**28,), steps=(2**15,)),
     }
 )
 """Drawn dimensions: m, n, k of a GEMM; batch, heads, length of attention; bytes of a memory-bound operator."""

@@ -10,13 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hetrl.spec.devices import DTYPE_BYTES
 from hetrl.spec.model import Model
 from hetrl_profiler.device import TORCH_DTYPES, ProfiledDevice
 from hetrl_profiler.points import Point
 from hetrl_profiler.timing import Operation
 
 MICRO_BATCHES = ((8, 48), (4, 32), (16, 48), (8, 128), (32, 48), (4, 256), (16, 128), (64, 48), (2, 1024), (1, 64))
+GPU_MICRO_BATCHES = ((4, 1024), (1, 512), (8, 1024), (4, 2048), (16, 512), (2, 4096), (32, 256), (1, 2048), (8, 256))
 """Sequences and tokens per sequence of the measured micro-batches, the most useful ones first."""
+
+
+OPTIMIZER_SIZES = (2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 
 
 class TorchPhases:
@@ -52,7 +57,7 @@ class TorchPhases:
         """Scoring and training on all micro-batches that the model's positions allow, and the optimizer step."""
         found = [
             self.point(kind, sequences, tokens, sequences)
-            for sequences, tokens in MICRO_BATCHES
+            for sequences, tokens in (MICRO_BATCHES if self._device.kind == "cpu" else GPU_MICRO_BATCHES)
             if tokens <= self._max_tokens
             for kind in ("score", "forward_backward")
         ]
@@ -152,6 +157,35 @@ class TorchPhases:
             optimizer.step()
 
         return step
+
+
+def optimizer_points(device: ProfiledDevice, max_bytes: float) -> list[Point]:
+    """AdamW steps over so many parameters in one piece, without a model: weights, gradients and two moments."""
+    bytes_per_parameter = 4 * DTYPE_BYTES[device.dtype]
+    return [
+        Point(
+            kind="optimizer_step",
+            amounts={"num_parameters": float(number)},
+            prepare=lambda number=number: _flat_step(device, number),  # type: ignore[misc]
+            least_seconds=1.5 * number * bytes_per_parameter / device.max_bytes_per_second,  # all read, three written
+        )
+        for number in OPTIMIZER_SIZES
+        if number * bytes_per_parameter <= max_bytes
+    ]
+
+
+def _flat_step(device: ProfiledDevice, num_parameters: int) -> Operation:
+    import torch
+
+    weights = torch.zeros(num_parameters, dtype=device.torch_dtype, device=device.torch_device, requires_grad=True)
+    weights.grad = torch.ones_like(weights)
+    optimizer = torch.optim.AdamW([weights], lr=0.0, betas=(0.9, 0.95), weight_decay=0.0, foreach=False)
+
+    def step(_: int) -> None:
+        float(weights.grad.norm())  # type: ignore[union-attr]
+        optimizer.step()
+
+    return step
 
 
 def _one_after_the_other(first: Operation, second: Operation) -> Operation:

@@ -26,8 +26,9 @@ if __name__ == "__main__":
     from hetrl_profiler.profile import Request, profile
 
     budget = Budget(
-        num_shapes={"gemm": 12, "attention_prefill": 6, "attention_decode": 6, "memory": 6},
+        num_shapes={"gemm": 12, "attention_prefill": 6, "attention_decode": 6, "memory": 6, "memory_norm": 6},
         point_seconds=0.01, max_flops=1e8, max_bytes=1e7, phase_seconds=2.0,
+        stages=("operators", "optimizer", "train", "engine", "copies", "links"),
     )
     out, model = map(Path, sys.argv[1:3])
     request = Request(device=cpu_core("core", "fp32"), out=out, budget=budget, model_folder=model, quiet=True)
@@ -57,6 +58,7 @@ def test_every_kind_is_measured(profiled: tuple[Path, list[str]]) -> None:
     rows = load_measurements(profiled[0])
     kinds = {each.kind for each in rows}
     assert {"gemm", "attention_prefill", "attention_decode", "memory", "send", "all_reduce"} <= kinds
+    assert {"memory_norm", "copy_to_device", "copy_to_host", "all_gather", "reduce_scatter"} <= kinds
     assert {"score", "forward_backward", "optimizer_step", "generate", "load_weights"} <= kinds
     for each in rows:
         assert each.seconds > 0 and each.device_type == "core" and each.labels["source"] == "profile"
@@ -77,7 +79,12 @@ def test_taking_it_up_again_measures_no_point_twice(profiled: tuple[Path, list[s
 
 def test_a_fit_explains_what_was_measured(profiled: tuple[Path, list[str]]) -> None:
     fitted, operators = fit_profile(load_measurements(profiled[0]), CostModel.builtin())
-    assert {each.operator for each in operators} == {"gemm", "attention_prefill", "attention_decode", "memory"}
+    assert {each.operator for each in operators} == {
+        "gemm", "attention_prefill", "attention_decode", "memory", "memory_norm"
+    }  # fmt: skip
+    curves = {(each.operation, each.num_ranks) for each in fitted.model.collectives if each.device == "core"}
+    assert curves == {("all_reduce", 2), ("all_gather", 2), ("reduce_scatter", 2)}
+    assert 1e8 < fitted.model.host_links["core"] < 1e12
     small, large = fitted.model.library.fitted("core", "gemm", "fp32").predict(m=[16, 1024], n=256, k=256).seconds
     assert 8 * small < large < 256 * small
     for change in fitted.changes:

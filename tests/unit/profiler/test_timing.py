@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetrl_profiler.timing import Clock, Sample, outliers, slowdown, summarize, take_samples
+from hetrl_profiler.timing import Clock, EventClock, Sample, outliers, slowdown, summarize, take_samples
 
 
 def test_a_duty_cycle_of_half_doubles_the_seconds() -> None:
@@ -31,6 +31,28 @@ def test_outliers_are_far_above_the_median_only() -> None:
     timing = summarize([Sample(each, each, 1) for each in values], 1.0)
     assert (timing.num_samples, timing.num_outliers) == (5, 1)
     assert timing.seconds == pytest.approx(1.0)
+
+
+def test_an_accelerators_events_count_and_its_cache_is_overwritten_before_every_call() -> None:
+    """A device that takes 2 ms per call and 50 ms per overwriting; the host's clock plays no part."""
+    done: list[str] = []
+    clock_ms = [0.0]
+
+    class Event:
+        def record(self) -> None:
+            self.at = clock_ms[0]
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at - self.at
+
+    def spend(what: str, milliseconds: float) -> None:
+        done.append(what)
+        clock_ms[0] += milliseconds
+
+    clock = EventClock(synchronize=lambda: None, event=Event, overwrite=lambda: spend("overwrite", 50.0))
+    sample = clock.sample(lambda number: spend(f"call {number}", 2.0), 5, 3)
+    assert done == ["overwrite", "call 5", "overwrite", "call 6", "overwrite", "call 7"]
+    assert sample.busy_seconds_per_call == pytest.approx(2e-3) and sample.wall_seconds == sample.busy_seconds
 
 
 def test_short_calls_are_repeated_within_a_sample() -> None:
