@@ -64,7 +64,7 @@ def print_changes(console: Console, fitted: Refit, *, before: str) -> None:
             f"{each.ratio_before:.2f} ({each.low:.2f} to {each.high:.2f})" if known else "-",
             f"{100 * each.error_before:.1f} %" if known else "-",
             f"{100 * each.error_after:.1f} %",
-            "drift" if each.is_drift and before != "composed" else "",
+            "" if before == "composed" else "drift" if each.is_drift else "first" if each.is_first else "",
         )
     console.print(table)
     table = Table("device", "phase", "scale", "ms per iteration", "us per sequence", box=None)

@@ -2,7 +2,8 @@
 
 Fresh measurements decide: a measurement's weight halves with every week of age, and what the model knew before only
 settles what the measurements cannot tell apart. A device whose time has moved by more than 10 % and by more than
-single measurements scatter is reported as drift.
+single measurements scatter is reported as drift: against the model, or within the measurements from some moment on;
+then those before it hardly count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hetrl.plan.plan import Plan
 from hetrl.tools.cli import run_command
 from hetrl.tools.fit_profile import print_changes, read_measurements
 from hetrl.tools.job_or_plan import read_job_or_plan
+from hetrl_profiler.refit import Change
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +54,25 @@ def run(args: argparse.Namespace) -> int:
     fitted.model.save(args.out)
     console = Console()
     print_changes(console, fitted, before="predicted")
-    drifted = [f"{each.device} {each.kind} x{each.ratio_before:.2f}" for each in fitted.changes if each.is_drift]
-    console.print(f"drift: {', '.join(drifted) if drifted else 'none'}", highlight=False)
-    console.print(f"written: {args.out}", highlight=False)
+    for line in drift_lines(fitted.changes):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"written: {args.out}", highlight=False, soft_wrap=True)
     return EXIT_OK
+
+
+def drift_lines(changes: Sequence[Change]) -> list[str]:
+    """Say per device what takes longer or shorter than before, and since when."""
+    lines = []
+    for device in dict.fromkeys(each.device for each in changes):
+        own = [each for each in changes if each.device == device and each.is_drift]
+        if own:
+            what = ", ".join(
+                f"{each.kind} x{each.shift.ratio if each.shift else each.ratio_before:.2f}" for each in own
+            )
+            shifts = [each.shift for each in own if each.shift is not None]
+            since = f" since {min(shift.since for shift in shifts)[:16].replace('T', ' ')} UTC" if shifts else ""
+            lines.append(f"drift: {device} takes another time{since}: {what}")
+    return lines or ["drift: none"]
 
 
 def micro_batch_sizes(plan: Plan | None) -> Mapping[str, int]:

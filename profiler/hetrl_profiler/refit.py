@@ -3,6 +3,9 @@
 A measurement's weight halves with every `HALF_LIFE_DAYS` of age, counted from the newest one, so that fresh ones
 decide; among equally fresh ones each counts once. What the model knew before enters as the prior of the fit (see
 `hetrl_profiler.calibration`): it fills in what the measurements cannot tell apart, and no more.
+
+A device that has changed shows twice: against what the model knew, and within the measurements, as a moment from which
+on they differ from all before (`find_shift`). Then what came before hardly counts.
 """
 
 from __future__ import annotations
@@ -26,6 +29,27 @@ HALF_LIFE_DAYS = 7.0
 DRIFT = 0.10
 """A median this far from the prediction may be drift."""
 MIN_ROWS_FOR_DRIFT = 4
+WEIGHT_BEFORE_SHIFT = 0.02
+"""Weight of a measurement taken before the device changed: it still tells shapes apart where fresh ones do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A moment from which on a device takes another time for equal work.
+
+    Parameters
+    ----------
+    since
+        Date of the first measurement after it.
+    ratio
+        Median of measured over fitted seconds after it, over that before it.
+    num_before
+        Measurements before it.
+    """
+
+    since: str
+    ratio: float
+    num_before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +64,10 @@ class Change:
         10 % and 90 % quantiles of measured over predicted with the old calibrations.
     error_before, error_after
         Median absolute relative error.
+    is_first
+        Nobody had measured it before, so that being off is no drift.
+    shift
+        When the device changed while it was measured; None if it did not.
     """
 
     device: str
@@ -52,12 +80,15 @@ class Change:
     high: float
     error_before: float
     error_after: float
+    is_first: bool = False
+    shift: Shift | None = None
 
     @property
     def is_drift(self) -> bool:
         """Whether the device has changed: the median is off, and by more than single measurements scatter."""
-        return (
-            self.num_measurements >= MIN_ROWS_FOR_DRIFT
+        return self.shift is not None or (
+            not self.is_first
+            and self.num_measurements >= MIN_ROWS_FOR_DRIFT
             and abs(np.log(self.ratio_before)) > np.log1p(DRIFT)
             and not self.low <= 1.0 <= self.high
         )
@@ -99,13 +130,52 @@ def refit(observations: Sequence[Observation], model: CostModel, precision: Prec
             seconds = np.array([each.measurement.seconds for each in rows])
             old = [model.calibration(device, phase) for phase in phases]
             before = np.concatenate([coefficients_of(each) for each in old])
-            after = fit_coefficients(columns, seconds, _weights(rows), _prior(old))
+            weights, prior = _weights(rows), _prior(old)
+            after = fit_coefficients(columns, seconds, weights, prior)
+            shift = find_shift([each.measurement.date for each in rows], seconds / np.maximum(columns @ after, 1e-12))
+            past = np.array([shift is not None and each.measurement.date < shift.since for each in rows])
+            if shift is not None:
+                after = fit_coefficients(columns, seconds, np.where(past, WEIGHT_BEFORE_SHIFT, weights), prior)
             for number, phase in enumerate(phases):
                 new = calibration_of(after[3 * number : 3 * number + 3], len(rows))
                 pairs[device, phase] = (old[number], new)
                 fitted[device, phase] = new
-            changes += _changes(device, phases, rows, columns @ before, columns @ after)
+            is_first = all(each.provenance != "measured" for each in old)
+            found = _changes(device, phases, rows, columns @ before, columns @ after, past)
+            changes += [replace(each, is_first=is_first, shift=shift) for each in found]
     return Refit(model=replace(model, calibrations=fitted, source=source), changes=tuple(changes), calibrations=pairs)
+
+
+def find_shift(dates: Sequence[str], ratios: Array) -> Shift | None:
+    """Find the moment that splits measurements best into slow and fast ones.
+
+    Parameters
+    ----------
+    dates
+        ISO 8601, UTC, of N measurements.
+    ratios
+        Measured over fitted seconds, ``[N]``.
+
+    Returns
+    -------
+    shift
+        None unless at least `MIN_ROWS_FOR_DRIFT` measurements lie on either side, the medians differ by more than
+        `DRIFT`, and nine tenths of one side lie beyond nine tenths of the other.
+    """
+    order = np.argsort(np.array(dates), kind="stable")
+    days, logs = [dates[number] for number in order], np.log(ratios[order])
+    best, found = 0.0, None
+    for split in range(MIN_ROWS_FOR_DRIFT, len(logs) - MIN_ROWS_FOR_DRIFT + 1):
+        if days[split] == days[split - 1]:
+            continue
+        past, fresh = logs[:split], logs[split:]
+        step = float(np.median(fresh) - np.median(past))
+        clarity = abs(step) * np.sqrt(len(past) * len(fresh) / len(logs))
+        upper, lower = (fresh, past) if step > 0 else (past, fresh)
+        apart = np.quantile(upper, 0.1) > np.quantile(lower, 0.9)
+        if abs(step) > np.log1p(DRIFT) and apart and clarity > best:
+            best, found = clarity, Shift(since=days[split], ratio=float(np.exp(step)), num_before=split)
+    return found
 
 
 def _columns(rows: Sequence[Observation], phases: tuple[str, ...], costs: UnitCosts) -> Array:
@@ -126,13 +196,21 @@ def _weights(rows: Sequence[Observation]) -> Array:
 
 
 def _changes(
-    device: str, phases: tuple[str, ...], rows: Sequence[Observation], before: Array, after: Array
+    device: str,
+    phases: tuple[str, ...],
+    rows: Sequence[Observation],
+    before: Array,
+    after: Array,
+    past: NDArray[np.bool_],
 ) -> list[Change]:
+    """Compare both models with the measurements of every kind; the new one with those since the last shift."""
     found = []
     for kind in dict.fromkeys(each.kind for each in rows):
         chosen = np.array([each.kind == kind for each in rows])
-        seconds = np.array([each.measurement.seconds for each in rows])[chosen]
-        old, new = seconds / np.maximum(before[chosen], 1e-12), seconds / np.maximum(after[chosen], 1e-12)
+        fresh = chosen & ~past if (chosen & ~past).any() else chosen
+        seconds = np.array([each.measurement.seconds for each in rows])
+        old = seconds[chosen] / np.maximum(before[chosen], 1e-12)
+        new = seconds[fresh] / np.maximum(after[fresh], 1e-12)
         low, high = np.quantile(old, [0.1, 0.9])
         found.append(
             Change(

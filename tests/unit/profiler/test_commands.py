@@ -150,7 +150,9 @@ def test_refit_writes_a_model_and_names_drift(
     out = tmp_path / "new.json"
     words = ["--models", str(known), "--measurements", str(run), "--config", str(config), "--out", str(out)]
     assert refit.main(words) == 0
-    assert re.search(r"^drift: slow forward_backward x1\.(4[6-9]|5[0-4])$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(
+        r"^drift: slow takes another time: forward_backward x1\.(4[6-9]|5[0-4])$", capsys.readouterr().out, re.MULTILINE
+    )
     changed, same = CostModel.load(out).calibration("slow", "train"), CostModel.load(out).calibration("fast", "train")
     assert changed.per_iteration_seconds == pytest.approx(1.5 * 2e-2, rel=0.1)
     assert same.per_iteration_seconds == pytest.approx(9e-3, rel=0.1)

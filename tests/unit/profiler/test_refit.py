@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hetrl.cost.evaluate import evaluate
@@ -13,7 +14,9 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.errors import SpecError
 from hetrl.plan.plan import Group, Plan, Replica, Stage, TaskPlan
 from hetrl.spec.job import Job
+from hetrl.tools.refit import drift_lines
 from hetrl_profiler.model_fit import calibrate, refit_run
+from hetrl_profiler.refit import find_shift
 
 MICRO_BATCH = 8
 
@@ -94,6 +97,57 @@ def test_a_device_that_slowed_down_is_reported_and_the_other_is_not(
     drifted = [each for each in found.changes if each.is_drift]
     assert [each.ratio_before for each in drifted] == pytest.approx([2.0] * len(drifted), rel=0.05)
     assert [each.ratio_after for each in found.changes] == pytest.approx([1.0] * len(found.changes), rel=0.05)
+
+
+def test_a_shift_is_found_by_hand() -> None:
+    days = [f"2026-01-{day:02d}" for day in (1, 1, 2, 2, 3, 3, 4, 4, 5)]
+    ratios = np.array([1.00, 1.02, 0.98, 1.01, 1.25, 1.20, 1.22, 1.23, 1.24])
+    found = find_shift(days, ratios)
+    assert found is not None
+    assert (found.since, found.num_before) == ("2026-01-03", 4)
+    assert found.ratio == pytest.approx(1.23 / np.sqrt(1.00 * 1.01))
+    again = np.random.default_rng(0).permutation(9)
+    assert find_shift([days[number] for number in again], ratios[again]) == found
+    assert find_shift(days, 1 / ratios).ratio == pytest.approx(1 / found.ratio)  # type: ignore[union-attr]
+    assert find_shift(days[:7], ratios[:7]) is None, "three measurements are no change yet"
+    assert find_shift(days, np.array([1.0, 1.2, 0.9, 1.1, 1.0, 1.2, 0.9, 1.1, 1.3])) is None, "noise"
+    assert find_shift(["2026-01-01"] * 9, ratios) is None, "at once"
+
+
+def test_a_device_that_is_a_fifth_slower_since_yesterday(job: Job, truth: CostModel, made_up: SimpleNamespace) -> None:
+    """One file holds both days: the change is dated, and the model is today's, not the mean of both."""
+    slower = {
+        key: replace(each, scale=1.2 * each.scale, per_iteration_seconds=1.2 * each.per_iteration_seconds,
+                     per_sequence_seconds=1.2 * each.per_sequence_seconds)
+        if key[0] == "slow" and key[1] != "sync" else each
+        for key, each in made_up.truth.items()
+    }  # fmt: skip
+    today = replace(truth, calibrations=slower)
+    rows = [
+        row
+        for day, model in ((1, truth), (2, today))
+        for seed in range(6)
+        for row in made_up.run_of(job, model, (16, 8), 32, noise=0.03, seed=10 * day + seed, day=day)
+    ]
+    found = refit_run(job, rows, CostModel.builtin())
+    assert all(each.is_first for each in found.changes)
+    drifted = [each for each in found.changes if each.is_drift]
+    assert {each.device for each in drifted} == {"slow"} and len(drifted) == 5
+    for each in drifted:
+        assert each.shift is not None and each.shift.since.startswith("2026-01-02")
+        assert each.shift.ratio == pytest.approx(1.2, rel=0.04)
+        assert each.error_after < 0.05
+    expected = step_seconds(job, today, (16, 8), 32)
+    assert step_seconds(job, found.model, (16, 8), 32) == pytest.approx(expected, rel=0.03)
+    (line,) = drift_lines(found.changes)
+    assert line.startswith("drift: slow takes another time since 2026-01-02 00:00 UTC: generate x1.")
+
+
+def test_a_first_calibration_is_no_drift(job: Job, truth: CostModel, made_up: SimpleNamespace) -> None:
+    rows = [row for seed in range(6) for row in made_up.run_of(job, truth, (16, 8), 32, noise=0.03, seed=seed)]
+    found = refit_run(job, rows, CostModel.builtin())
+    assert min(each.ratio_before for each in found.changes) > 1.3
+    assert drift_lines(found.changes) == ["drift: none"]
 
 
 def test_fresh_measurements_outweigh_old_ones(job: Job, truth: CostModel, made_up: SimpleNamespace) -> None:
