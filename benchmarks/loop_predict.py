@@ -13,7 +13,8 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.plan.plan import Plan
 from hetrl.runtime.step import StepRecord
-from hetrl.search.hybrid import SearchResult, solve
+from hetrl.search.hybrid import solve
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 
 Shares = Mapping[str, tuple[int, ...]]

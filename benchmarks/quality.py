@@ -27,7 +27,9 @@ from hetrl.search.baselines.restarts import random_restarts
 from hetrl.search.chains import finish
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate, SearchContext
-from hetrl.search.hybrid import SearchResult, default_budget, solve
+from hetrl.search.halving import default_budget
+from hetrl.search.hybrid import solve
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance

@@ -10,7 +10,8 @@ from hetrl.cost.evaluate import SYNC_PREFIX
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
-from hetrl.search.hybrid import SearchResult, solve
+from hetrl.search.hybrid import solve
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 from hetrl.spec.topology import Topology
 from hetrl.workload.flops import forward_flops

@@ -6,158 +6,30 @@ the time limit only stops the search between rounds, and a search that it stoppe
 
 from __future__ import annotations
 
-import math
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.bounds import lower_bound
 from hetrl.search.chains import (
-    Chain,
-    Descent,
-    Start,
-    cost_exactly,
-    cost_start,
-    finish,
     objective_of,
-    run_chain,
-    run_descent,
 )
 from hetrl.search.constraints import NodeRules
-from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
+from hetrl.search.context import SearchContext
 from hetrl.search.crew import Alone, Crew
+from hetrl.search.halving import Effort, Halving, default_budget
 from hetrl.search.infeasible import explain_infeasible
-from hetrl.search.level4_assignment import Starts
+from hetrl.search.result import SearchResult, groups_of
 from hetrl.spec.job import Job
 
 if TYPE_CHECKING:
-    from hetrl.search.exact.result import ExactResult
-
-ALIGNED_STARTS = 4
-PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
-STARTS_KEPT = 2
-"""Of every grouping's starting assignments, those with the best fluid bounds."""
-MOST_WHOLE_TYPES = 256
-"""All ways to give whole device types to groups are starting assignments where there are no more than this."""
-WHOLE_KEPT = 4
-"""The same of those that give whole device types."""
-NUM_DESCENDED = 3
-"""Finalists whose nodes change groups one by one before the fine moves."""
-NUM_PLACED = 8
-"""Candidates of which whole plans are made and evaluated."""
-PLACED_RATIO = 1.04
-"""They cost less than this times the best: exact shares have gained at most 3 %."""
-HOPELESS_RATIO = 1.5
-"""Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
-FIRST_BATCH = 2
-"""Starting assignments costed before the first of them sets the cutoff of others."""
-FULL_BUDGET = 6_000
-"""Assignments proposed by a search at full effort: `Effort` scales with the budget relative to this."""
-FULL_EFFORT_DEVICES = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much each part of the search may do.
-
-    Parameters
-    ----------
-    starts
-        Starting assignments costed.
-    survivors
-        Groupings that are annealed at all.
-    finalists
-        Groupings that halving leaves over.
-    first_moves
-        Moves per survivor in the first round of halving; twice as many in each that follows.
-    descent_moves
-        Moves of whole nodes and types per best finalist.
-    fine_moves
-        Moves per finalist and block size at the end.
-    """
-
-    starts: int
-    survivors: int
-    finalists: int
-    first_moves: int
-    descent_moves: int
-    fine_moves: int
-
-    @classmethod
-    def of_budget(cls, budget: int) -> Effort:
-        """Shares of a budget of proposed assignments."""
-        share = budget / FULL_BUDGET
-        return cls(
-            starts=max(24, round(400 * share)),
-            survivors=max(6, round(64 * share)),
-            finalists=max(4, min(16, round(8 * share))),
-            first_moves=max(6, round(6 * share)),
-            descent_moves=max(80, round(200 * share)),
-            fine_moves=max(20, round(120 * share)),
-        )
-
-
-def default_budget(num_devices: int) -> int:
-    """Budget where the job names none: smaller for larger fleets, where every evaluation takes longer."""
-    return max(300, min(FULL_BUDGET, FULL_BUDGET * FULL_EFFORT_DEVICES // num_devices))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """A plan, its estimate, and what the search did.
-
-    Parameters
-    ----------
-    counts
-        What was tried: groupings, moves. Equal for equal jobs, seeds and budgets.
-    work
-        Work done by kind: assignments costed, options evaluated, cuts by reason. Lanes share no memory, so that more
-        of them do a little more work for the same result.
-    stopped_by_time
-        The time limit ended the search before its budget did; such a plan need not be reproducible.
-    interrupted
-        Ctrl-C ended it.
-    runner_up
-        The best plan with another grouping, with its estimate; None if there is none.
-    lower_bound
-        Seconds that no plan's step (or period) can undercut.
-    candidate
-        The best assignment as the search saw it, before shares were made exact.
-    proof
-        What the exact solver found; None where the hybrid one searched.
-    """
-
-    plan: Plan
-    estimate: Estimate
-    counts: dict[str, int] = field(default_factory=dict)
-    work: Counter[str] = field(default_factory=Counter)
-    stopped_by_time: bool = False
-    interrupted: bool = False
-    runner_up: tuple[Plan, Estimate] | None = None
-    lower_bound: float = 0.0
-    candidate: Candidate | None = None
-    proof: ExactResult | None = None
-
-    @property
-    def search_cost(self) -> float:
-        """Cost of the best assignment as the search saw it."""
-        return self.candidate.cost if self.candidate is not None else math.inf
-
-    @property
-    def gap(self) -> float:
-        """How far the plan's step time may be from the best possible: ``step / lower bound - 1``."""
-        return self.estimate.step_seconds / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
+    pass
 
 
 def solve(
@@ -202,7 +74,7 @@ def solve(
     rules = NodeRules(context, warm_start)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
     with crew_of(rules, threads, ray_address) as crew:
-        search = _Search(
+        search = Halving(
             crew=crew,
             rules=rules,
             rng=random.Random(job.optimizer.seed),
@@ -234,239 +106,8 @@ def solve(
         interrupted=search.interrupted,
         runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
         lower_bound=lower_bound(job, context.tables, context.fluid),
-        candidate=min(finalists, key=_cost_of, default=None),
+        candidate=min(finalists, key=lambda each: each.cost, default=None),
     )
-
-
-class _Search:
-    """The rounds of the search, and what they have spent."""
-
-    def __init__(
-        self,
-        *,
-        crew: Crew,
-        rules: NodeRules,
-        rng: random.Random,
-        deadline: float,
-        progress: Callable[[str, float], None] | None,
-        effort: Effort,
-    ) -> None:
-        self.crew = crew
-        self.rules = rules
-        self.context = rules.context
-        self.rng = rng
-        self.deadline = deadline
-        self.progress = progress
-        self.effort = effort
-        self.interrupted = False
-        self.timed_out = False
-        self.best: Candidate | None = None
-        self.near: dict[tuple[Grouping, Assignment], Candidate] = {}
-        self.num_groupings = 0
-        self.spent = 0
-        self.moves = [0, 0, 0]
-        largest = max(node.num_devices for node in self.context.topology.nodes)
-        self.block = largest
-
-    def stopped(self) -> bool:
-        """Whether the time is over while there was still work to do."""
-        self.timed_out = self.timed_out or time.monotonic() > self.deadline
-        return self.timed_out
-
-    def may_end(self) -> bool:
-        """Whether the time is over and there is a plan to show."""
-        return self.stopped() and self.best is not None and self.best.feasible
-
-    def run(self, budget: int, warm_start: Plan | None) -> list[Candidate]:
-        """All rounds; the finalists, best first."""
-        survivors: list[Candidate] = []
-        try:
-            if warm_start is not None:
-                survivors.extend(self.candidates_of(warm_start))
-            survivors = self.start(survivors)
-            survivors = self.halve(survivors, budget)
-            return self.exact(self.polish(survivors))
-        except KeyboardInterrupt:
-            if self.best is None or not self.best.feasible:
-                raise
-            self.interrupted = True
-            self.crew.close()
-            self.crew = Alone(self.rules)
-            return self.exact([self.best])
-
-    def exact(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Replace costs that are only bounds, best first."""
-        homes = [each.grouping for each in candidates]
-        costed = self.crew.map(cost_exactly, candidates, homes, never)
-        return sorted((each for each in costed if each is not None), key=_cost_of)
-
-    def finish(self, finalists: list[Candidate]) -> list[tuple[Plan, Estimate]]:
-        """Whole plans of the best finalists, of what was seen and costs little more, and of one other grouping."""
-        known = {(each.grouping, each.assignment): each for each in [*self.near.values(), *finalists]}
-        ranked = sorted((each for each in known.values() if each.feasible), key=_cost_of)
-        chosen = [each for each in ranked[:NUM_PLACED] if each.cost < PLACED_RATIO * ranked[0].cost]
-        if all(each.grouping == chosen[0].grouping for each in chosen):  # the runner-up
-            chosen += [each for each in ranked if each.grouping != chosen[0].grouping][:1]
-        finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)
-        return [each for each in finished if each is not None]
-
-    def candidates_of(self, plan: Plan) -> list[Candidate]:
-        """Cost a plan's assignment, and those that give the devices it leaves unused to one of its groups; the best."""
-        context = self.context
-        grouping = tuple(
-            tuple(sorted(context.job.workflow.index(name) for name in group.tasks)) for group in plan.groups
-        )
-        assignment = tuple(context.device_counts(group.devices) for group in plan.groups)
-        counts = np.stack([np.frombuffer(key, dtype=np.int32) for key in assignment])
-        unused = context.tables.node_devices - counts.sum(axis=0)
-        ways = [assignment]
-        if unused.any():
-            more = [context.counts(row + unused) for row in counts]
-            ways += [(*assignment[:number], each, *assignment[number + 1 :]) for number, each in enumerate(more)]
-        candidates = [
-            Candidate(grouping=grouping, assignment=way, cost=context.steps.cost(grouping, way, math.inf))
-            for way in ways
-            if all(map(self.rules.admits, grouping, way))
-        ]
-        for candidate in candidates:
-            self.note(candidate)
-        return sorted(candidates, key=_cost_of)[:1]
-
-    def groupings(self) -> Iterator[Grouping]:
-        """Yield the groupings that the rules admit; with devices to spare where dollars matter."""
-        optimizer, num_devices = self.context.job.optimizer, self.context.topology.num_devices
-        spare = optimizer.minimises_dollars or optimizer.constraints.max_usd_per_step is not None
-        for grouping in self.context.groupings:
-            if self.rules.admits_grouping(grouping):
-                if len(grouping) <= num_devices:
-                    yield grouping
-                if spare and len(grouping) < num_devices:
-                    yield (*grouping, ())
-
-    def start(self, known: list[Candidate]) -> list[Candidate]:
-        """Cost the starting assignments with the best fluid bounds; hopeless ones are left at their bound.
-
-        Between batches the best so far becomes the next batch's cutoff. Batches double, whatever the number of lanes.
-        """
-        starts = Starts(self.context, self.rng)
-        screened: list[tuple[float, int, Grouping, Assignment]] = []
-        for grouping in self.groupings():
-            self.num_groupings += 1
-            drawn = [starts.aligned(len(grouping)) for _ in range(ALIGNED_STARTS)]
-            drawn += [starts.proportional(grouping, spread) for spread in PROPORTIONAL_SPREADS]
-            whole = starts.whole_types(len(grouping), MOST_WHOLE_TYPES)
-            for pool, kept in ((drawn, STARTS_KEPT), (whole, WHOLE_KEPT)):
-                repaired = [self.rules.repaired(grouping, each) for each in pool]
-                distinct = list(dict.fromkeys(each for each in repaired if each is not None))
-                ranked = sorted((self.context.steps.rank(grouping, each), place) for place, each in enumerate(distinct))
-                screened.extend((bound, len(screened), grouping, distinct[place]) for bound, place in ranked[:kept])
-        chosen = sorted(screened)[: self.effort.starts]
-        candidates: dict[Grouping, Candidate] = {candidate.grouping: candidate for candidate in known}
-        begin, size = 0, FIRST_BATCH
-        while begin < len(chosen) and not self.may_end():
-            cutoff = HOPELESS_RATIO * self.best.cost if self.best is not None else math.inf
-            batch = [
-                Start(grouping=grouping, assignment=start, cutoff=cutoff)
-                for _, _, grouping, start in chosen[begin : begin + size]
-            ]
-            for candidate in self.crew.map(cost_start, batch, [each.grouping for each in batch], self.may_end):
-                if candidate is None:
-                    continue
-                self.spent += 1
-                known_cost = candidates[candidate.grouping].cost if candidate.grouping in candidates else math.inf
-                if candidate.cost < known_cost:
-                    candidates[candidate.grouping] = candidate
-                self.note(candidate)
-            begin, size = begin + size, 2 * size
-        self.report("groupings")
-        return sorted(candidates.values(), key=_cost_of)
-
-    def halve(self, survivors: list[Candidate], budget: int) -> list[Candidate]:
-        """Anneal all, keep the better half, and give those twice the moves."""
-        moves = self.effort.first_moves
-        survivors = survivors[: self.effort.survivors]
-        while len(survivors) > self.effort.finalists and self.spent < budget and not self.stopped():
-            survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
-            survivors = survivors[: max(self.effort.finalists, len(survivors) // 2)]
-            moves *= 2
-            self.report("halving")
-        return survivors[: self.effort.finalists]
-
-    def polish(self, survivors: list[Candidate]) -> list[Candidate]:
-        """Move whole nodes of the best finalists, then anneal all at low temperature with ever smaller blocks."""
-        survivors = self.descend(survivors)
-        for size in dict.fromkeys((max(1, self.block // 4), 1)):
-            survivors = self.anneal(survivors, self.effort.fine_moves, size, 0.03, 0.002)
-        self.report("polish")
-        return survivors
-
-    def descend(self, survivors: list[Candidate]) -> list[Candidate]:
-        """Move nodes and types of the best finalists that have several groups; all, sorted afterwards."""
-        movable = [each for each in survivors if len(each.grouping) > 1][:NUM_DESCENDED]
-        descents = [
-            Descent(candidate=each, num_moves=self.effort.descent_moves, near_ratio=PLACED_RATIO) for each in movable
-        ]
-        found = {each.grouping: each for each in survivors}
-        for answer in self.crew.map(run_descent, descents, [each.grouping for each in movable], self.stopped):
-            if answer is None:
-                continue
-            near, spent = answer
-            self.spent += spent
-            found[near[0].grouping] = near[0]
-            for each in near:
-                self.note(each)
-        return sorted(found.values(), key=_cost_of)
-
-    def anneal(
-        self, survivors: list[Candidate], num_moves: int, block: int, start_temperature: float, end_temperature: float
-    ) -> list[Candidate]:
-        """One round over all survivors, sorted afterwards; a time limit leaves the rest as they are."""
-        chains = [
-            Chain(
-                candidate=candidate,
-                seed=self.rng.getrandbits(60),
-                num_moves=num_moves,
-                block=block,
-                start_temperature=start_temperature,
-                end_temperature=end_temperature,
-            )
-            for candidate in survivors
-        ]
-        annealed = self.crew.map(run_chain, chains, [each.grouping for each in survivors], self.stopped)
-        improved = []
-        for candidate, answer in zip(survivors, annealed, strict=True):
-            if answer is None:
-                improved.append(candidate)
-                continue
-            better, counters = answer
-            self.spent += num_moves
-            self.moves = [total + more for total, more in zip(self.moves, counters, strict=True)]
-            improved.append(better)
-            self.note(better)
-        return sorted(improved, key=_cost_of)
-
-    def note(self, candidate: Candidate) -> None:
-        """Remember the best, and what costs little more."""
-        if self.best is None or candidate.cost < PLACED_RATIO * self.best.cost:
-            self.near[candidate.grouping, candidate.assignment] = candidate
-        if self.best is None or candidate.cost < self.best.cost:
-            self.best = candidate
-
-    def report(self, stage: str) -> None:
-        """Tell the caller how far the search is."""
-        if self.progress is not None and self.best is not None:
-            self.progress(stage, self.best.cost)
-
-    def counts(self) -> dict[str, int]:
-        """Return what the search tried; the same whatever the lanes."""
-        null, proposed, accepted = self.moves
-        return {
-            "groupings": self.num_groupings,
-            "moves": self.spent,
-            "moves_null": null,
-            "moves_proposed": proposed,
-            "moves_accepted": accepted,
-        }
 
 
 def crew_of(rules: NodeRules, threads: int, ray_address: str | None) -> AbstractContextManager[Crew]:
@@ -480,17 +121,3 @@ def crew_of(rules: NodeRules, threads: int, ray_address: str | None) -> Abstract
 
         return Processes(threads, rules)
     return Alone(rules)
-
-
-def never() -> bool:
-    """For work that is done even when the time is over."""
-    return False
-
-
-def _cost_of(candidate: Candidate) -> float:
-    return candidate.cost
-
-
-def groups_of(plan: Plan) -> frozenset[frozenset[str]]:
-    """Tasks that share devices."""
-    return frozenset(frozenset(group.tasks) for group in plan.groups)

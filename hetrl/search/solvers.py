@@ -8,7 +8,7 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, Problem, SpecError
 from hetrl.plan.plan import Plan
 from hetrl.search import hybrid
-from hetrl.search.hybrid import SearchResult
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 
 

@@ -14,7 +14,7 @@ from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
 from hetrl.search.chains import objective_of
 from hetrl.search.explain import bindings, group_bindings, one_more_device, other_grouping, why_slower
-from hetrl.search.hybrid import groups_of
+from hetrl.search.result import groups_of
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import read_job_or_plan

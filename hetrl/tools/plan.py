@@ -25,7 +25,7 @@ from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
-from hetrl.search.hybrid import SearchResult
+from hetrl.search.result import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
 from hetrl.spec.load import MIP_SOLVERS, OBJECTIVES, SOLVERS, load_job

@@ -13,7 +13,7 @@ from rich.table import Table
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument
 from hetrl.plan.plan import Plan, TaskPlan
-from hetrl.search.hybrid import SearchResult
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 from hetrl.units import format_bytes, format_seconds
 

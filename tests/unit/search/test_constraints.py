@@ -11,7 +11,8 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, SpecError
 from hetrl.plan.plan import Plan, TaskPlan
-from hetrl.search.hybrid import SearchResult, solve
+from hetrl.search.hybrid import solve
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Constraints, Job
 from hetrl.spec.presets import benchmark_instance
 

@@ -16,8 +16,10 @@ from hetrl.search.chains import Start, cost_start
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import SearchContext
 from hetrl.search.crew import Alone, Crew
-from hetrl.search.hybrid import SearchResult, never, solve
+from hetrl.search.halving import never
+from hetrl.search.hybrid import solve
 from hetrl.search.process_crew import Processes
+from hetrl.search.result import SearchResult
 from hetrl.spec.presets import benchmark_instance
 from hetrl.tools.main import main
 

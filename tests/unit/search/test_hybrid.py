@@ -11,7 +11,8 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.capabilities import unsupported
-from hetrl.search.hybrid import SearchResult, solve
+from hetrl.search.hybrid import solve
+from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 from hetrl.spec.presets import benchmark_instance
 
