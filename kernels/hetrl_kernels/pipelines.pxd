@@ -14,4 +14,5 @@ cdef struct Pattern:  # replicas of one task with the same layers and prompts
 
 
 cdef void train_seconds(const Pattern* pattern, int num_kinds, const long long* key, double* slow, double* first) noexcept nogil
+cdef int slowest_link(const Pattern* pattern, const long long* key) noexcept nogil
 cdef double score_seconds(const Pattern* pattern, int num_kinds, const long long* key) noexcept nogil

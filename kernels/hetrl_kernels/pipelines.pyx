@@ -38,6 +38,18 @@ cdef void train_seconds(const Pattern* pattern, int num_kinds, const long long* 
         first[0] += forward_only(pattern.num_stages, scoring, send, pattern.num_scored)
 
 
+cdef int slowest_link(const Pattern* pattern, const long long* key) noexcept nogil:
+    """Lower half of the key's word with the slowest link; 0 where all links are alike."""
+    cdef int j, link, slowest = link_of_key(key[0])
+    cdef bint alike = True
+    for j in range(1, pattern.num_stages - 1):
+        link = link_of_key(key[j])
+        alike = alike and link == slowest
+        if pattern.send[link] > pattern.send[slowest]:
+            slowest = link
+    return 0 if alike else slowest
+
+
 cdef double score_seconds(const Pattern* pattern, int num_kinds, const long long* key) noexcept nogil:
     """A scoring replica's pipeline: filled once, then the slowest stage decides."""
     cdef double total = 0.0, sends = 0.0, slowest = 0.0, stage

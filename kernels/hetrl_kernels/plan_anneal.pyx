@@ -221,7 +221,7 @@ cdef class PlanAnnealer(PlanState):
             for turn in range(num_moves):
                 if not self.draw(&state, between_groups):
                     continue
-                self.move(self.blocks, self.from_first, self.number, self.first, self.second)
+                self.move(self.blocks, self.from_first, self.number, self.first, self.second, INFINITY)
                 self.cost(INFINITY)
                 if feasible and (self.outcome != COSTED or random_below(&state, 2)):
                     self.undo(self.blocks, self.from_first, self.number, self.first, self.second)
@@ -277,7 +277,12 @@ cdef class PlanAnnealer(PlanState):
                 ):
                     infeasible += 1
                     continue
-                self.move(self.blocks, self.from_first, self.number, self.first, self.second)
+                if not self.move(
+                    self.blocks, self.from_first, self.number, self.first, self.second, limit if early else INFINITY
+                ):
+                    self.undo(self.blocks, self.from_first, self.number, self.first, self.second)
+                    rejected += 1
+                    continue
                 proposed = self.cost(limit if early else INFINITY)
                 if self.outcome == INFEASIBLE:
                     infeasible += 1

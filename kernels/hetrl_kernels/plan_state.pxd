@@ -4,7 +4,7 @@ from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.orders cimport Orders
 from hetrl_kernels.pipelines cimport Pattern
-from hetrl_kernels.signatures cimport Signatures
+from hetrl_kernels.signatures cimport Entry, Signatures
 from hetrl_kernels.spread cimport Spread
 from hetrl_kernels.tables cimport MAX_TASKS, Tables
 from hetrl_kernels.train_rings cimport Rings
@@ -29,6 +29,7 @@ cdef struct TaskState:
     int tree  # leaves
     double* slow  # tree over replicas and units: seconds of the pipeline, or of all
     double* first  # with the old log-probabilities ahead; NULL where there are none
+    int* replica_of  # [leaves] -1 for units
 
 
 cdef struct Unit:  # replicas of one task that lie inside one block
@@ -119,6 +120,7 @@ cdef class PlanState(Arena):
     cdef Pattern* patterns  # of training and scoring
     cdef double* replica_useful
     cdef long long* replica_hash
+    cdef long long* unresolved  # [R] 1 where the leaf holds an upper bound
     cdef int* touched
     cdef int num_touched
     cdef int* stamp
@@ -158,6 +160,11 @@ cdef class PlanState(Arena):
     cdef void settle(self, int block, int node, int sign) noexcept nogil
     cdef void touch(self, int block) noexcept nogil
     cdef void refresh_replicas(self) noexcept nogil
+    cdef Entry* entry_of(self, int replica, double tokens) noexcept nogil
+    cdef Entry* upper_bound(self, int replica, int link) noexcept nogil
+    cdef void write_leaves(self, int replica, double slow, double first) noexcept nogil
+    cdef void resolve(self, int task) noexcept nogil
+    cdef bint exceeds(self, double limit) noexcept nogil
     cdef double task_seconds(self, int task) noexcept nogil
     cdef double largest(self, int number) noexcept nogil
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil
@@ -166,5 +173,5 @@ cdef class PlanState(Arena):
     cdef double step(self, double limit) noexcept nogil
     cdef bint fits(self, const int* blocks, int number, int target) noexcept nogil
     cdef bint may_hold(self, const int* blocks, int number, int target) noexcept nogil
-    cdef void move(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil
+    cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil
     cdef void undo(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil

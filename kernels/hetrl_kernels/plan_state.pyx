@@ -10,17 +10,22 @@ schedule (`orders`). Everything a move writes can be taken back (`undo`), and eq
 from libc.math cimport INFINITY, ceil, floor
 
 from hetrl_kernels.memory cimport HOST, SHARED
-from hetrl_kernels.pipelines cimport Pattern, score_seconds, train_seconds
+from hetrl_kernels.schedule cimport MAX_GROUPS
+from hetrl_kernels.pipelines cimport Pattern, score_seconds, slowest_link, train_seconds
 from hetrl_kernels.signatures cimport Entry, mixed
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, PHASE_OPTIMIZER, PHASE_SYNC, SCORE, TRAIN, fmax, fmin
 from hetrl_kernels.timing cimport Replica, StageTime, generate_replica, score_stage, train_stage
 from hetrl_kernels.train_rings cimport Rings, change_members, make_rings, nothing_stale, reduce_seconds, refresh_nodes
 from hetrl_kernels.undo cimport (
-    LOG_ROOM, NumberWrite, WordWrite, highest, lowest_bit, put, put_number, raise_leaf, take_back, tally,
+    LOG_ROOM, NumberWrite, WordWrite, highest, lowest_bit, put, put_number, raise_leaf, take_back, tally, top_leaf,
 )
 
 cdef enum:
     SIGNATURE_BITS = 16
+    SHORT_PIPELINE = 2  # stages; longer ones are worked out only where they may decide
+
+cdef double BOUND_FACTOR = 1.0 + 1e-12
+"""Upper bounds stay above the values they bound, whatever the last bits are."""
 
 
 cdef class PlanState(Arena):
@@ -114,6 +119,7 @@ cdef class PlanState(Arena):
         self.slot_node = <int*>self.room(self.num_slots * sizeof(int))
         self.slot_key = <long long*>self.state(self.num_slots * sizeof(long long))
         self.replica_hash = <long long*>self.state(self.num_replicas * sizeof(long long))
+        self.unresolved = <long long*>self.state(self.num_replicas * sizeof(long long))
         self.touched = <int*>self.room(self.num_replicas * sizeof(int))
         self.stamp = <int*>self.room(self.num_replicas * sizeof(int))
         patterns, looks, look_replicas, first_look = {}, {}, [], [0]
@@ -171,6 +177,10 @@ cdef class PlanState(Arena):
             state.slow = <double*>self.state(2 * state.tree * sizeof(double))
             if state.kind == TRAIN and self.t.task_role_is_actor[task]:
                 state.first = <double*>self.state(2 * state.tree * sizeof(double))
+            state.replica_of = <int*>self.copy([-1] * state.tree, "int")
+        for r in range(self.num_replicas):
+            if replica_leaf[r] >= 0:
+                self.tasks[self.replica_task[r]].replica_of[<int>replica_leaf[r]] = r
 
     cdef void read_pattern(self, Pattern* pattern, int replica) except *:
         """Stage times of training and scoring replicas, on all kinds of nodes."""
@@ -579,39 +589,89 @@ cdef class PlanState(Arena):
                     self.num_touched += 1
 
     cdef void refresh_replicas(self) noexcept nogil:
-        """Seconds of the replicas that were touched."""
+        """Seconds of the replicas that were touched; of long training pipelines only an upper bound so far."""
         cdef Entry* entry
         cdef TaskState* task
-        cdef double tokens, slow, ahead
-        cdef int i, r, first
+        cdef double seconds
+        cdef int i, r, first, link
         for i in range(self.num_touched):
             r = self.touched[i]
             task = self.tasks + self.replica_task[r]
             first = self.replica_first[r]
-            if task.kind == SCORE:  # faster worked out than looked up
-                slow = ahead = score_seconds(self.patterns + self.replica_pattern[r], self.num_kinds, self.slot_key + first)
-            else:
-                tokens = self.tokens_of(r, self.slot_node + first)
-                entry = self.signatures.find(
-                    <unsigned long long>self.replica_hash[r] ^ mixed(<unsigned long long>tokens, 1 << 21), self.replica_pattern[r],
-                    tokens, <unsigned long long*>self.slot_key + first, self.replica_first[r + 1] - first,
-                )
-                if not entry.known:
-                    self.time_replica(r, self.slot_node + first, self.slot_key + first, tokens, &entry.seconds, &entry.first)
-                    entry.known = True
-                slow, ahead = entry.seconds, entry.first
-            raise_leaf(&self.log, task.slow, task.tree, self.replica_leaf[r], slow)
-            if task.first != NULL:
-                raise_leaf(&self.log, task.first, task.tree, self.replica_leaf[r], ahead)
             self.stale_tasks |= <unsigned int>1 << self.replica_task[r]
+            if task.kind == SCORE:  # faster worked out than looked up
+                seconds = score_seconds(self.patterns + self.replica_pattern[r], self.num_kinds, self.slot_key + first)
+                self.write_leaves(r, seconds, seconds)
+                continue
+            link = 0
+            if task.kind == TRAIN and self.replica_first[r + 1] - first > SHORT_PIPELINE:
+                link = slowest_link(self.patterns + self.replica_pattern[r], self.slot_key + first)
+            if link:
+                entry = self.upper_bound(r, link)
+                self.write_leaves(r, entry.seconds * BOUND_FACTOR, entry.first * BOUND_FACTOR)
+            else:
+                entry = self.entry_of(r, self.tokens_of(r, self.slot_node + first))
+                self.write_leaves(r, entry.seconds, entry.first)
+            put(&self.log, self.unresolved + r, link > 0)
         self.num_touched = 0
+
+    cdef void write_leaves(self, int replica, double slow, double first) noexcept nogil:
+        cdef TaskState* task = self.tasks + self.replica_task[replica]
+        raise_leaf(&self.log, task.slow, task.tree, self.replica_leaf[replica], slow)
+        if task.first != NULL:
+            raise_leaf(&self.log, task.first, task.tree, self.replica_leaf[replica], first)
+
+    cdef Entry* entry_of(self, int replica, double tokens) noexcept nogil:
+        """Seconds of a replica, worked out where it looks like none before."""
+        cdef int first = self.replica_first[replica]
+        cdef Entry* entry = self.signatures.find(
+            <unsigned long long>self.replica_hash[replica] ^ mixed(<unsigned long long>tokens, 1 << 21), self.replica_pattern[replica],
+            tokens, <unsigned long long*>self.slot_key + first, self.replica_first[replica + 1] - first,
+        )
+        if not entry.known:
+            self.time_replica(replica, self.slot_node + first, self.slot_key + first, tokens, &entry.seconds, &entry.first)
+            entry.known = True
+        return entry
+
+    cdef Entry* upper_bound(self, int replica, int link) noexcept nogil:
+        """Seconds of a training replica if all its links were of the slowest kind: few replicas differ in these."""
+        cdef int first = self.replica_first[replica], stages = self.replica_first[replica + 1] - first, j
+        cdef long long[MAX_STAGES] key
+        cdef unsigned long long hash = mixed(self.replica_pattern[replica], 1 << 20)
+        cdef Entry* entry
+        for j in range(stages):
+            key[j] = ((self.slot_key[first + j] >> 32) << 32) | (link if j < stages - 1 else 0)
+            hash ^= mixed(<unsigned long long>key[j], j)
+        entry = self.signatures.find(hash ^ mixed(0, 1 << 21), self.replica_pattern[replica], 0.0, <unsigned long long*>key, stages)
+        if not entry.known:
+            train_seconds(self.patterns + self.replica_pattern[replica], self.num_kinds, key, &entry.seconds, &entry.first)
+            entry.known = True
+        return entry
+
+    cdef void resolve(self, int task) noexcept nogil:
+        """Work out replicas until those that decide are not mere bounds."""
+        cdef TaskState* state = self.tasks + task
+        cdef Entry* entry
+        cdef int r
+        while True:
+            r = state.replica_of[top_leaf(state.slow, state.tree)]
+            if (r < 0 or not self.unresolved[r]) and state.first != NULL:
+                r = state.replica_of[top_leaf(state.first, state.tree)]
+            if r < 0 or not self.unresolved[r]:
+                return
+            entry = self.entry_of(r, 0.0)
+            self.write_leaves(r, entry.seconds, entry.first)
+            put(&self.log, self.unresolved + r, 0)
 
     # --- the cost -----------------------------------------------------------------------------------------------
 
     cdef double task_seconds(self, int task) noexcept nogil:
         cdef TaskState* state = self.tasks + task
-        cdef double seconds = state.slow[1], first
+        cdef double seconds, first
         cdef Rings* rings
+        if state.kind == TRAIN:
+            self.resolve(task)
+        seconds = state.slow[1]
         if state.kind == TRAIN:
             rings = self.rings + state.rings
             refresh_nodes(self.t, rings, &self.log)
@@ -711,20 +771,50 @@ cdef class PlanState(Arena):
                 return False
         return True
 
-    cdef void move(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
-        """Exchange blocks between two nodes: the leading ``from_first`` go from the first to the second, the others back."""
+    cdef bint exceeds(self, double limit) noexcept nogil:
+        """Whether replicas alone make some group's load exceed a limit, whatever else a move changes."""
+        cdef double[MAX_GROUPS] load
+        cdef double seconds
+        cdef TaskState* state
+        cdef int i
+        for i in range(self.num_groups):
+            load[i] = 0.0
+        for i in range(self.num_tasks):
+            state = self.tasks + i
+            if self.stale_tasks >> i & 1:
+                if state.kind == TRAIN:
+                    self.resolve(i)
+                    seconds = (state.first[1] if state.first != NULL else state.slow[1]) + (self.t.num_updates - 1) * state.slow[1]
+                else:
+                    seconds = state.slow[1]
+            else:
+                seconds = self.orders.work.seconds[i] * self.unit
+            load[state.group] += seconds
+        for i in range(self.num_groups):
+            if load[i] > limit * (1.0 + 1e-9):
+                return True
+        return False
+
+    cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil:
+        """Exchange blocks between two nodes: the leading ``from_first`` go from the first to the second, the others back.
+
+        False, with the work half done, if the cost certainly exceeds ``limit``; such a move must be taken back.
+        """
         cdef int i
         self.turn += 1
         for i in range(number):
             self.shift(blocks[i], second if i < from_first else first)
+        for i in range(number):
+            self.touch(blocks[i])
+        self.refresh_replicas()
+        if limit < INFINITY and self.exceeds(limit):
+            return False
         if number != 2 or from_first != 1 or self.kind[blocks[0]] != self.kind[blocks[1]]:
             for i in range(number):
                 self.settle(blocks[i], first if i < from_first else second, -1)
             for i in range(number):
                 self.settle(blocks[i], second if i < from_first else first, 1)
-        for i in range(number):
-            self.touch(blocks[i])
-        self.refresh_replicas()
+        return True
 
     cdef void undo(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """Take a move back, in a state that was feasible before it."""

@@ -4,7 +4,7 @@
 from libc.math cimport sqrt
 from libc.stdlib cimport free, malloc
 
-cdef double SAME_SHIFT = 2.0 ** -50
+cdef double SAME_SHIFT = 2.0 ** -49
 
 
 cdef class Tables:

@@ -82,6 +82,14 @@ cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double v
         put_number(log, tree + node, top)
 
 
+cdef inline int top_leaf(const double* tree, int size) noexcept nogil:
+    """A leaf that holds the maximum."""
+    cdef int node = 1
+    while node < size:
+        node = 2 * node if tree[2 * node] == tree[node] else 2 * node + 1
+    return node - size
+
+
 cdef struct Tally:  # how often each rank occurs, and a bit for those that do
     long long* count
     long long* bits
