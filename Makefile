@@ -17,7 +17,7 @@ INSTALL_INPUTS := pyproject.toml setup.py packaging/install.sh \
 	$(wildcard requirements/*.txt packaging/absent/*/pyproject.toml)
 KERNEL_SOURCES := $(shell find kernels -name "*.pyx" -o -name "*.pxd" -o -name "*.h")
 
-.PHONY: help demo test test-unit test-all venv check format docs clean distclean FORCE
+.PHONY: help demo test test-unit test-all asan venv check format docs clean distclean FORCE
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -32,6 +32,9 @@ test-unit: venv ## run the unit suite (under two minutes)
 
 test-all: venv ## run the slow tests and those with real workers, one after the other
 	$(BIN)/python -m pytest -m "slow or runtime or gpu"
+
+asan: venv ## run the tests of the kernels with AddressSanitizer (builds them into build/asan)
+	packaging/asan.sh $(abspath $(BIN))/python tests/unit/search/test_kernels.py tests/unit/search/test_plan_anneal.py
 
 check: venv ## run ruff and mypy
 	$(BIN)/python -m ruff check .
