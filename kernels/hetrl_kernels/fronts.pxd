@@ -1,6 +1,5 @@
 """All declared options of a task on given devices, for the exact solver."""
 
-from hetrl_kernels.exact_times cimport ReplicaTimes
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.options cimport Finder, Option
 from hetrl_kernels.timing cimport TrainTime
@@ -8,15 +7,12 @@ from hetrl_kernels.timing cimport TrainTime
 
 cdef class ExactFinder(Finder):
     cdef double[::1] slack, far
-    cdef dict times, splits
+    cdef dict splits
     cdef public bint hosts_matter  # whether host memory could ever run out
 
-    cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv)
     cdef TrainTime train_time(self, Option option, int c, int prompts) noexcept
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0
-    cdef double even_shares(self, Layout layout, list times, int* base, int* extra)
-    cdef double threshold_shares(self, Layout layout, list times, double slowest, int* base, int* extra)
     cdef bint leaner(self, Option a, Option b) noexcept
     cdef bint same_links(self, Option a, Option b) noexcept
     cdef double received(self, Option option, double* received) noexcept

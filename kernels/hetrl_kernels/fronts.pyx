@@ -1,18 +1,17 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """All declared options of a task on given devices, their Pareto fronts, and the fastest of them, for the exact solver.
 
-Nothing is cut but what a bound or an option that is as good in everything rules out. Shares are those of the search, or
-the exact threshold fill where that is faster.
+Nothing is cut but what a bound or an option that is as good in everything rules out.
 """
 
-from libc.math cimport INFINITY, floor
+from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from hetrl_kernels.exact_times cimport ReplicaTimes, replica_key, replica_times
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
 from hetrl_kernels.options cimport Candidate, Finder, Option
+from hetrl_kernels.replica_times cimport ReplicaTimes
 from hetrl_kernels.tables cimport GENERATE, PHASE_SYNC, SCORE, TRAIN, Tables, fmax, fmin
 from hetrl_kernels.timing cimport Replica, TrainTime, score_fluid
 
@@ -21,9 +20,6 @@ import numpy as np
 
 cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
 cdef int[3] SCORE_SHAPES = [0, 2, 4]
-cdef enum:
-    NUM_TURNS = 40  # halvings of the threshold in the exact fill
-
 
 cdef int by_bound(const void* a, const void* b) noexcept nogil:
     cdef const Candidate* x = <const Candidate*>a
@@ -56,139 +52,33 @@ cdef class ExactFinder(Finder):
         Finder.__init__(self, tables, allowed, 1 << 30, engine_limit)
         self.slack = slack
         self.far = far
-        self.times = {}
         self.splits = {}
         self.cutoff = INFINITY
         self.hosts_matter = True
 
     # --- shares ------------------------------------------------------------------------------------------------
 
-    cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv):
-        key = replica_key(self.t, task, layout, c, shape, micro_batch, recompute, kv)
-        found = self.times.get(key)
-        if found is None:
-            found = self.times[key] = replica_times(self.t, task, layout, c, shape, micro_batch, recompute, kv)
-        return found
-
     cdef TrainTime train_time(self, Option option, int c, int prompts) noexcept:
-        cdef ReplicaTimes times = self.times_of(option.task, option.layout, c, option.shape, option.micro_batch, option.recompute, 0.0)
+        cdef ReplicaTimes times = self.fill.times_of(option.task, option.layout, c, option.shape, option.micro_batch, option.recompute, 0.0)
         return times.training(prompts)
 
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0:
-        """The search's shares, or those of the exact threshold fill where these are faster."""
-        cdef int c, classes = layout.num_classes
-        cdef double slowest, filled
+        """The same as the search's; kept while a layout lives, since many options differ in other things only."""
+        cdef double slowest
         cdef bytes kept
+        cdef int size = 2 * layout.num_classes * sizeof(int)  # extra follows base in all callers
+        if kv != NULL:
+            return Finder.shares(self, task, layout, shape, micro_batch, recompute, kv, base, extra)
         key = (id(layout), task, shape, micro_batch, recompute)
-        if kv == NULL:
-            found = self.splits.get(key)
-            if found is not None:
-                kept = found[2]
-                memcpy(base, <char*>kept, 2 * classes * sizeof(int))  # extra follows base in all callers
-                return found[1]
-        cdef list times = [
-            self.times_of(task, layout, c, shape, micro_batch, recompute, 0.0 if kv == NULL else kv[c]) for c in range(classes)
-        ]
-        slowest = self.even_shares(layout, times, base, extra)
-        if classes > 1 and slowest < INFINITY:
-            filled = self.threshold_shares(layout, times, slowest, base, extra)
-            slowest = fmin(slowest, filled)
-        if kv == NULL:
-            self.splits[key] = (layout, slowest, (<char*>base)[: 2 * classes * sizeof(int)])
+        found = self.splits.get(key)
+        if found is not None:
+            kept = found[2]
+            memcpy(base, <char*>kept, size)
+            return found[1]
+        slowest = Finder.shares(self, task, layout, shape, micro_batch, recompute, kv, base, extra)
+        self.splits[key] = (layout, slowest, (<char*>base)[:size])
         return slowest
-
-    cdef double even_shares(self, Layout layout, list times, int* base, int* extra):
-        """Even shares, then three rounds in proportion to the speeds seen; the best round."""
-        cdef int c, other, turn, rest, classes = layout.num_classes, total = self.t.num_prompts, most
-        cdef double seconds, slowest, best = INFINITY, weight
-        cdef double* speed = <double*>malloc(3 * classes * sizeof(double))
-        cdef double* exact = speed + classes
-        cdef double* left = exact + classes
-        cdef int* now = <int*>malloc(2 * classes * sizeof(int))
-        cdef int* more = now + classes
-        for c in range(classes):
-            speed[c] = 1.0
-        for turn in range(1 if classes == 1 else 4):
-            weight = 0.0
-            for c in range(classes):
-                weight += layout.class_size[c] * speed[c]
-            rest = total
-            for c in range(classes):
-                exact[c] = total * speed[c] / weight
-                now[c] = <int>floor(exact[c])
-                left[c] = exact[c] - now[c]
-                rest -= now[c] * layout.class_size[c]
-                more[c] = 0
-            while rest > 0:
-                other = 0
-                for c in range(1, classes):
-                    if left[c] > left[other]:
-                        other = c
-                more[other] = min(rest, layout.class_size[other])
-                rest -= more[other]
-                left[other] = -1.0
-            slowest = 0.0
-            for c in range(classes):
-                most = now[c] + (more[c] > 0)
-                seconds = (<ReplicaTimes>times[c]).total(max(1, most))
-                speed[c] = max(1, most) / seconds if seconds < INFINITY else 0.0
-                if most > 0:
-                    slowest = fmax(slowest, seconds)
-            if slowest < best:
-                best = slowest
-                for c in range(classes):
-                    base[c], extra[c] = now[c], more[c]
-            weight = 0.0
-            for c in range(classes):
-                weight += speed[c]
-            if not weight > 0:
-                break
-        free(speed)
-        free(now)
-        return best
-
-    cdef double threshold_shares(self, Layout layout, list times, double slowest, int* base, int* extra):
-        """The smallest threshold below ``slowest`` that leaves room for all prompts; the surplus is taken from those that end last."""
-        cdef int c, last, turn, classes = layout.num_classes, total = self.t.num_prompts, taken
-        cdef long long room
-        cdef double low = 0.0, high = slowest, middle, seconds, latest
-        cdef int* most
-        for turn in range(NUM_TURNS):
-            middle = (low + high) / 2
-            room = 0
-            for c in range(classes):
-                room += <long long>layout.class_size[c] * (<ReplicaTimes>times[c]).most(middle)
-            if room >= total:
-                high = middle
-            else:
-                low = middle
-            if high - low <= 1e-12 * high:
-                break
-        if high >= slowest:
-            return INFINITY
-        most = <int*>malloc(classes * sizeof(int))
-        room = 0
-        for c in range(classes):
-            most[c] = (<ReplicaTimes>times[c]).most(high)
-            room += <long long>layout.class_size[c] * most[c]
-            base[c], extra[c] = most[c], 0
-        while room > total:
-            last = -1
-            latest = -1.0
-            for c in range(classes):
-                seconds = (<ReplicaTimes>times[c]).total(base[c])
-                if base[c] > 0 and seconds >= latest:
-                    last, latest = c, seconds
-            taken = <int>min(<long long>layout.class_size[last], room - total)
-            base[last] -= 1
-            extra[last] = layout.class_size[last] - taken
-            room -= taken
-        seconds = 0.0
-        for c in range(classes):
-            seconds = fmax(seconds, (<ReplicaTimes>times[c]).total(base[c] + (extra[c] > 0)))
-        free(most)
-        return seconds
 
     # --- what options are compared in ----------------------------------------------------------------------------
 

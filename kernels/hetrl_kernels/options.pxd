@@ -1,6 +1,7 @@
 """Options of a task on given devices."""
 
 from hetrl_kernels.layouts cimport Devices, Layout
+from hetrl_kernels.shares cimport Shares
 from hetrl_kernels.tables cimport Tables
 from hetrl_kernels.timing cimport TrainTime
 
@@ -45,6 +46,7 @@ cdef class Finder:
     cdef dict known, shared
     cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
+    cdef Shares fill
     cdef double cutoff  # negative, or seconds above which options are cut, and none for any other reason
 
     cdef double slow_limit(self, double fastest) noexcept nogil

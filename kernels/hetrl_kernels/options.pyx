@@ -16,6 +16,7 @@ from hetrl_kernels.memory cimport (
     generate_rank, kv_bytes, score_rank, train_activations, train_rank, train_state,
 )
 from hetrl_kernels.rings cimport StageRing, optimizer_seconds, stage_rings, update_seconds
+from hetrl_kernels.shares cimport Shares
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, Tables
 from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_fluid, score_replica, train_replica
 
@@ -164,6 +165,7 @@ cdef class Finder:
         self.kept = {}
         self.cuts = {}
         self.cutoff = -1.0
+        self.fill = Shares(tables)
 
     cdef double slow_limit(self, double fastest) noexcept nogil:
         """Seconds above which an option is cut, given the fastest so far; the exact solver's limit is absolute."""
@@ -215,56 +217,7 @@ cdef class Finder:
 
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0:
-        """Prompts per class: ``base[c]`` for each replica and one more for ``extra[c]`` of them; returns the slowest's seconds.
-
-        Starts even; then shares follow the measured speeds, and the best round is kept.
-        """
-        cdef int c, other, turn, rest, classes = layout.num_classes, total = self.t.num_prompts
-        cdef double seconds, slowest, best = INFINITY, weight
-        cdef double* speed = <double*>malloc(3 * classes * sizeof(double))
-        cdef double* exact = speed + classes
-        cdef double* left = exact + classes
-        cdef int* now = <int*>malloc(2 * classes * sizeof(int))
-        cdef int* more = now + classes
-        for c in range(classes):
-            speed[c] = 1.0
-        for turn in range(1 if classes == 1 else 4):
-            weight = 0.0
-            for c in range(classes):
-                weight += layout.class_size[c] * speed[c]
-            rest = total
-            for c in range(classes):
-                exact[c] = total * speed[c] / weight
-                now[c] = <int>floor(exact[c])
-                left[c] = exact[c] - now[c]
-                rest -= now[c] * layout.class_size[c]
-                more[c] = 0
-            while rest > 0:
-                other = 0
-                for c in range(1, classes):
-                    if left[c] > left[other]:
-                        other = c
-                more[other] = min(rest, layout.class_size[other])
-                rest -= more[other]
-                left[other] = -1.0
-            slowest = 0.0
-            for c in range(classes):
-                seconds = self.class_seconds(task, layout, c, shape, micro_batch, recompute, max(1, now[c] + (more[c] > 0)), kv)
-                speed[c] = max(1, now[c] + (more[c] > 0)) / seconds if seconds < INFINITY else 0.0
-                if now[c] + (more[c] > 0) > 0:
-                    slowest = fmax(slowest, seconds)
-            if slowest < best:
-                best = slowest
-                for c in range(classes):
-                    base[c], extra[c] = now[c], more[c]
-            weight = 0.0
-            for c in range(classes):
-                weight += speed[c]
-            if not weight > 0:
-                break
-        free(speed)
-        free(now)
-        return best
+        return self.fill.share(task, layout, shape, micro_batch, recompute, kv, self.cutoff >= 0, base, extra)
 
     cdef double seconds_of(self, Option option, int c, int prompts) noexcept:
         """Seconds of a replica of class ``c`` with a share."""

@@ -120,7 +120,8 @@ class ColumnMaker:
             found = search.run()
             self.num_overflows += search.overflow
             self.num_columns += len(found)
-            result[tasks] = [self.column(tasks, vector, options) for options in found]
+            made = [self.column(tasks, vector, options) for options in found]
+            result[tasks] = [column for column in made if self.owns_what_it_uses(column)]
         return result
 
     def column(self, tasks: tuple[int, ...], vector: Vector, options: tuple[Option, ...]) -> Column:
@@ -129,6 +130,11 @@ class ColumnMaker:
         if key not in self.known:
             self.known[key] = self.problem.column(tasks, vector, options)
         return self.known[key]
+
+    def owns_what_it_uses(self, column: Column) -> bool:
+        """Whether, where dollars count, the group's tasks use all of its devices; others belong to no group."""
+        price = float(np.dot(column.vector, self.problem.usd_per_second))
+        return not self.problem.dollars or column.usd_per_second >= price * (1 - 1e-9)
 
 
 def _identity(option: Option) -> tuple[object, ...]:

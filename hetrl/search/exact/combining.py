@@ -70,7 +70,7 @@ class ColumnSearch:
     ) -> None:
         self.problem = problem
         self.relaxed = problem.relaxed
-        self.capacity = problem.space.capacity.astype(np.float64)
+        self.capacity = problem.room
         self.incumbent = incumbent
         self.tolerance = tolerance
         self.stop = stop
@@ -83,7 +83,7 @@ class ColumnSearch:
     @property
     def limit(self) -> float:
         """Bounds from here on cannot win."""
-        return self.incumbent.objective / self.tolerance * (1 - SAFETY)
+        return self.incumbent.objective / self.tolerance / self.problem.least_price * (1 - SAFETY)
 
     def filter(self) -> bool:
         """Drop columns whose priced cost cannot win; False if a group has none left."""
@@ -92,7 +92,10 @@ class ColumnSearch:
                 self.bound = np.inf
                 return False
             self.rows = [np.stack([column.rows for column in group]) for group in self.groups]
-            self.vectors = [np.array([column.vector for column in group], dtype=np.float64) for group in self.groups]
+            self.vectors = [
+                self.problem.held(np.array([column.vector for column in group], dtype=np.float64))
+                for group in self.groups
+            ]
             self.bound, self.prices, self.values = lagrangian_bound(
                 self.relaxed, self.rows, self.vectors, self.capacity, self.limit, self.prices, 2 * LATER_ROUNDS
             )
@@ -134,6 +137,13 @@ class ColumnSearch:
         self.offset = float(self.prices.devices @ self.capacity)
         self.descend(0, [], zero, self.capacity, 0.0)
 
+    def too_dear(self, relaxed: float, room: Floats) -> bool:
+        """Whether a whole combination cannot win at its own price, given what it leaves of the price band."""
+        if self.problem.band is None:
+            return False
+        price = float(self.capacity[-1] - room[-1])
+        return relaxed * price * (1 + SAFETY) >= self.incumbent.objective / self.tolerance
+
     def descend(self, depth: int, chosen: list[Column], rows: Floats, room: Floats, value: float) -> None:
         """Choose a column of the next group, those with the lowest relaxed bounds first."""
         self.num_nodes += 1
@@ -155,6 +165,8 @@ class ColumnSearch:
             if relaxed[i] >= self.limit:
                 break
             column = self.groups[depth][candidates[i]]
+            if last and self.too_dear(float(relaxed[i]), room - self.vectors[depth][candidates[i]]):
+                continue
             if last:
                 self.incumbent.offer([*chosen, column], float(relaxed[i]))
             else:

@@ -67,6 +67,9 @@ class ExactProblem:
             self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
         self.relaxed: Relaxation = relaxation(self.space)
         self.dollars = job.optimizer.minimises_dollars
+        first = [each.nodes[0] for each in self.space.classes]
+        self.usd_per_second: Floats = self.tables.node_usd[first] / 3600  # of one device of each class
+        self.band: tuple[float, float] | None = None
         slack, far = self._slacks()
         self.finder = ExactFinder(self.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
         fluid = self.context.fluid
@@ -96,6 +99,23 @@ class ExactProblem:
         if self.dollars:  # other devices cost other dollars
             far[:] = np.inf
         return slack, far
+
+    def held(self, vectors: Floats) -> Floats:
+        """Return what groups on these vectors take of `room`: devices, and dollars per second in a price band."""
+        if self.band is None:
+            return vectors
+        return np.column_stack([vectors, vectors @ self.usd_per_second])
+
+    @property
+    def room(self) -> Floats:
+        """Devices of every class; with a price band, its upper end."""
+        capacity = self.space.capacity.astype(np.float64)
+        return capacity if self.band is None else np.append(capacity, self.band[1])
+
+    @property
+    def least_price(self) -> float:
+        """Objective of one second: 1, or the lower end of the price band."""
+        return 1.0 if self.band is None else self.band[0]
 
     def column(self, tasks: tuple[int, ...], vector: Vector, options: Iterable[Option]) -> Column:
         """Put options, in any order, into a column."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from itertools import islice, product
+from itertools import islice, pairwise, product
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
+from hetrl.search.bounds import lower_bound
 from hetrl.search.exact.certificate import make_certificate
 from hetrl.search.exact.columns import ColumnMaker, TaskBounds
 from hetrl.search.exact.combining import ColumnSearch, Incumbent
@@ -28,6 +29,8 @@ from hetrl.spec.job import Job
 Progress = Callable[[float, float, float], None]
 NUM_PLACED, MOST_PLACEMENTS = 8, 24
 """Where links differ inside classes: combinations, and placements of each, that are evaluated on the real links."""
+PRICE_RATIO = 1.15
+"""Upper over lower end of the bands of hourly prices, one after the other, where dollars are the objective."""
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
@@ -92,6 +95,8 @@ class _Solver:
         self.searched: list[ColumnSearch] = []
         self.removals: list[Removal] = []
         self.timed_out = self.interrupted = False
+        context = self.problem.context
+        self.floor = lower_bound(job, context.tables, context.fluid)  # of every plan, before anything is worked out
 
     def stop(self) -> bool:
         """Whether the time is over."""
@@ -147,10 +152,27 @@ class _Solver:
             groups.append(self.maker.make(vector, {tasks: limits}, {tasks: cutoffs})[tasks])
         for columns in product(*groups):
             relaxed = problem.relaxed.value(np.sum([column.rows for column in columns], axis=0))
-            if relaxed < incumbent.objective:
+            if relaxed < incumbent.objective or self.problem.dollars:
                 incumbent.offer(columns, relaxed)
 
     def search(self, incumbent: Incumbent) -> float:
+        """Search everything, or one band of prices after the other; returns a lower bound of the objective."""
+        problem = self.problem
+        if not problem.dollars:
+            return self.search_partitions(incumbent)
+        prices = problem.space.vectors @ problem.usd_per_second
+        lowest, highest = float(prices.min()), float(prices.max())
+        edges = [lowest]
+        while edges[-1] < highest:
+            edges.append(min(edges[-1] * PRICE_RATIO, highest * (1 + SAFETY)))
+        for low, high in reversed(list(pairwise(edges))):
+            problem.band = (low, high)
+            self.search_partitions(incumbent)
+            if self.timed_out or self.interrupted:
+                return min(self.floor * lowest, incumbent.objective)
+        return incumbent.objective / (1.0 + self.gap)
+
+    def search_partitions(self, incumbent: Incumbent) -> float:
         """One pass over all partitions; returns a lower bound of the objective."""
         self.searched, self.removals = [], []
         open_bounds: dict[int, float] = {}
@@ -158,9 +180,7 @@ class _Solver:
             screened: list[Survivors] = []
             open_bounds.update(dict.fromkeys(range(len(self.problem.space.partitions)), 0.0))
             for number, partition in enumerate(self.problem.space.partitions):
-                left = screen_partition(
-                    self.problem, self.bounds, partition, incumbent.objective / (1.0 + self.gap), self.stop
-                )
+                left = screen_partition(self.problem, self.bounds, partition, self.cutoff(incumbent), self.stop)
                 open_bounds[number] = left.bound
                 if self.stop():
                     return self.lower(open_bounds, incumbent)
@@ -189,7 +209,11 @@ class _Solver:
 
     def limit(self, incumbent: Incumbent) -> float:
         """Bounds from here on cannot win."""
-        return incumbent.objective / (1.0 + self.gap) * (1 - SAFETY)
+        return self.cutoff(incumbent) * (1 - SAFETY)
+
+    def cutoff(self, incumbent: Incumbent) -> float:
+        """Seconds that a step must undercut to be better by more than the gap, at the least price that is searched."""
+        return incumbent.objective / (1.0 + self.gap) / self.problem.least_price
 
     def vector_removals(self, screened: list[Survivors], incumbent: Incumbent) -> list[Removal]:
         """Vectors that no plan better than the incumbent uses, by group and partition."""
@@ -214,7 +238,7 @@ class _Solver:
         final = bool(open_bounds)
         needed = NeededGroups()
         for left in screened:
-            need_columns(self.problem, self.bounds, left, incumbent.objective / (1.0 + self.gap), needed)
+            need_columns(self.problem, self.bounds, left, self.cutoff(incumbent), needed)
         self.count("groups_costed", needed.number)
         columns: dict[tuple[int, ...], dict[int, list[Column]]] = {}
         for vector, groups in needed.limits.items():
@@ -243,11 +267,11 @@ class _Solver:
 
     def lower(self, open_bounds: dict[int, float], incumbent: Incumbent) -> float:
         """Bound of the whole space: what is still open, or the incumbent."""
-        return min(min(open_bounds.values()), incumbent.objective / (1.0 + self.gap))
+        return min(max(self.floor, min(open_bounds.values())), incumbent.objective / (1.0 + self.gap))
 
     def report(self, open_bounds: dict[int, float], incumbent: Incumbent) -> None:
         """Tell the caller how far the proof is."""
-        if self.progress is not None:
+        if self.progress is not None and not self.problem.dollars:
             lower = self.lower(open_bounds, incumbent)
             self.progress(lower, incumbent.objective, incumbent.objective / lower - 1.0 if lower > 0 else math.inf)
 

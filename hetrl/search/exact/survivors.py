@@ -93,9 +93,9 @@ def screen_partition(
 ) -> Survivors:
     """Bound a partition; refine the tasks' bounds until all that is left rests on fastest options."""
     space, relaxed = problem.space, problem.relaxed
-    capacity = space.capacity.astype(np.float64)
-    prices = first_prices(relaxed, len(space.classes))
-    everything = np.arange(len(space.vectors))
+    room = problem.room
+    prices = first_prices(relaxed, len(room))
+    everything = np.flatnonzero((problem.held(space.vectors.astype(np.float64)) <= room).all(axis=1))
     vectors = [everything for _ in partition]
     rounds = FIRST_ROUNDS
     limit = cutoff * (1 - SAFETY)
@@ -106,8 +106,8 @@ def screen_partition(
         vectors = [each[keep] for each, keep in zip(vectors, finite, strict=True)]
         if not all(len(each) for each in vectors):
             return Survivors(partition, np.inf, prices)
-        devices = [space.vectors[each].astype(np.float64) for each in vectors]
-        bound, prices, values = lagrangian_bound(relaxed, rows, devices, capacity, limit, prices, rounds)
+        devices = [problem.held(space.vectors[each].astype(np.float64)) for each in vectors]
+        bound, prices, values = lagrangian_bound(relaxed, rows, devices, room, limit, prices, rounds)
         if bound >= limit:
             return Survivors(partition, bound, prices)
         least = [float(each.min()) for each in values]

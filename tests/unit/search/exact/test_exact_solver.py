@@ -18,7 +18,13 @@ from hetrl.search.exact.milp import solve_mps
 from hetrl.search.exact.solver import solve_exact
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
-from tests.helpers.jobs import workflow_job
+from tests.helpers.jobs import two_nodes, workflow_job
+
+PRICED = {
+    "optimizer.objective": "usd_per_step",
+    "cluster_topology.nodes[0].usd_per_hour": 40,
+    "cluster_topology.nodes[1].usd_per_hour": 8,
+}
 
 
 def solved(job: Job, **more: object) -> ExactResult:
@@ -55,6 +61,25 @@ def test_asynchronous_periods(staleness: int) -> None:
     assert result.status == "optimal"
     assert result.objective <= result.seed_objective * (1 + 1e-12)
     assert result.objective < solved(workflow_job("GRPO")).objective
+
+
+def test_dollars_per_step() -> None:
+    result = solved(two_nodes(PRICED))
+    assert result.status == "optimal"
+    assert result.objective <= result.seed_objective * (1 + 1e-12)
+    assert result.estimate is not None
+    assert result.estimate.usd_per_step == pytest.approx(result.objective, rel=1e-12)
+    fastest = solved(two_nodes({**PRICED, "optimizer.objective": "step_seconds"}))
+    assert fastest.estimate is not None
+    assert fastest.estimate.usd_per_step is not None
+    assert fastest.objective <= result.estimate.step_seconds * (1 + 1e-12)
+    assert result.objective <= fastest.estimate.usd_per_step * (1 + 1e-12)
+    assert result.certificate is None
+
+
+def test_constraints_are_refused_by_name() -> None:
+    with pytest.raises(SpecError, match="constraints"):
+        solved(two_nodes({"optimizer.constraints.forbid": {"actor_train": ["slow"]}}))
 
 
 def test_certificate_is_plain_data_and_two_solvers_agree() -> None:

@@ -1,0 +1,138 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""How a task's prompts are shared out to its replicas: in proportion to their speeds, or by the exact threshold fill."""
+
+from libc.math cimport INFINITY, floor
+from libc.stdlib cimport free, malloc
+
+from hetrl_kernels.layouts cimport Layout
+from hetrl_kernels.replica_times cimport ReplicaTimes, replica_key, replica_times
+from hetrl_kernels.tables cimport Tables, fmax, fmin
+
+cdef enum:
+    NUM_TURNS = 40  # halvings of the threshold in the exact fill
+cdef double MOST_BYTES = 268435456.0  # of kept seconds; then they are forgotten, and worked out anew
+
+
+cdef class Shares:
+    """Shares of replicas, with the seconds of every kind of replica kept."""
+
+    def __init__(self, Tables tables):
+        self.t = tables
+        self.times = {}
+
+    cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv):
+        key = replica_key(self.t, task, layout, c, shape, micro_batch, recompute, kv)
+        found = self.times.get(key)
+        if found is None:
+            self.kept_bytes += 32.0 * (self.t.num_prompts + 1)
+            if self.kept_bytes > MOST_BYTES:
+                self.times.clear()
+                self.kept_bytes = 0.0
+            found = self.times[key] = replica_times(self.t, task, layout, c, shape, micro_batch, recompute, kv)
+        return found
+
+    cdef double share(
+        self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, bint exact, int* base,
+        int* extra) except? -1.0:
+        """Prompts per class: ``base[c]`` for each replica and one more for ``extra[c]`` of them; returns the slowest's seconds.
+
+        Shares in proportion to the speeds; with ``exact`` those of the threshold fill where these are faster.
+        """
+        cdef int c
+        cdef double slowest
+        cdef list times = [
+            self.times_of(task, layout, c, shape, micro_batch, recompute, 0.0 if kv == NULL else kv[c])
+            for c in range(layout.num_classes)
+        ]
+        slowest = self.even_shares(layout, times, base, extra)
+        if exact and layout.num_classes > 1 and slowest < INFINITY:
+            slowest = fmin(slowest, self.threshold_shares(layout, times, slowest, base, extra))
+        return slowest
+
+    cdef double even_shares(self, Layout layout, list times, int* base, int* extra):
+        """Even shares, then three rounds in proportion to the speeds seen; the best round."""
+        cdef int c, other, turn, rest, classes = layout.num_classes, total = self.t.num_prompts, most
+        cdef double seconds, slowest, best = INFINITY, weight
+        cdef double* speed = <double*>malloc(3 * classes * sizeof(double))
+        cdef double* exact = speed + classes
+        cdef double* left = exact + classes
+        cdef int* now = <int*>malloc(2 * classes * sizeof(int))
+        cdef int* more = now + classes
+        for c in range(classes):
+            speed[c] = 1.0
+        for turn in range(1 if classes == 1 else 4):
+            weight = 0.0
+            for c in range(classes):
+                weight += layout.class_size[c] * speed[c]
+            rest = total
+            for c in range(classes):
+                exact[c] = total * speed[c] / weight
+                now[c] = <int>floor(exact[c])
+                left[c] = exact[c] - now[c]
+                rest -= now[c] * layout.class_size[c]
+                more[c] = 0
+            while rest > 0:
+                other = 0
+                for c in range(1, classes):
+                    if left[c] > left[other]:
+                        other = c
+                more[other] = min(rest, layout.class_size[other])
+                rest -= more[other]
+                left[other] = -1.0
+            slowest = 0.0
+            for c in range(classes):
+                most = now[c] + (more[c] > 0)
+                seconds = (<ReplicaTimes>times[c]).total(max(1, most))
+                speed[c] = max(1, most) / seconds if seconds < INFINITY else 0.0
+                if most > 0:
+                    slowest = fmax(slowest, seconds)
+            if slowest < best:
+                best = slowest
+                for c in range(classes):
+                    base[c], extra[c] = now[c], more[c]
+            weight = 0.0
+            for c in range(classes):
+                weight += speed[c]
+            if not weight > 0:
+                break
+        free(speed)
+        free(now)
+        return best
+
+    cdef double threshold_shares(self, Layout layout, list times, double slowest, int* base, int* extra):
+        """The smallest threshold below ``slowest`` that leaves room for all prompts; the surplus is taken from those that end last."""
+        cdef int c, last, turn, classes = layout.num_classes, total = self.t.num_prompts, taken
+        cdef long long room
+        cdef double low = 0.0, high = slowest, middle, seconds, latest
+        for turn in range(NUM_TURNS):
+            middle = (low + high) / 2
+            room = 0
+            for c in range(classes):
+                room += <long long>layout.class_size[c] * (<ReplicaTimes>times[c]).most(middle)
+            if room >= total:
+                high = middle
+            else:
+                low = middle
+            if high - low <= 1e-12 * high:
+                break
+        if high >= slowest:
+            return INFINITY
+        room = 0
+        for c in range(classes):
+            base[c], extra[c] = (<ReplicaTimes>times[c]).most(high), 0
+            room += <long long>layout.class_size[c] * base[c]
+        while room > total:
+            last = -1
+            latest = -1.0
+            for c in range(classes):
+                seconds = (<ReplicaTimes>times[c]).total(base[c])
+                if base[c] > 0 and seconds >= latest:
+                    last, latest = c, seconds
+            taken = <int>min(<long long>layout.class_size[last], room - total)
+            base[last] -= 1
+            extra[last] = layout.class_size[last] - taken
+            room -= taken
+        seconds = 0.0
+        for c in range(classes):
+            seconds = fmax(seconds, (<ReplicaTimes>times[c]).total(base[c] + (extra[c] > 0)))
+        return seconds
