@@ -17,10 +17,22 @@ PY
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
 
 echo "== quick profile: operators of this GPU"
-"$python" -m hetrl.tools.profile --quick --device gpu --skip links --out "$out/profile.jsonl"
+"$python" -m hetrl.tools.profile --quick --device gpu --out "$out/profile.jsonl"
+
+echo "== copies from and to the host, optimizer steps, and with several GPUs sends and collectives over NCCL"
+"$python" -m hetrl.tools.profile --full --device gpu --stage copies --stage optimizer --stage links --out "$out/profile.jsonl"
 
 echo "== fit, with its cross-validated error"
 "$python" -m hetrl.tools.fit --measurements "$out/profile.jsonl" --out "$out/model.json"
 
+echo "== 20 shapes that the profile does not contain: predicted and measured"
+"$python" -m benchmarks.unseen_operators --profile "$out/profile.jsonl" --json "$out/unseen.json" || failed="unseen operators"
+
 echo "== peak memory of real workers against the predicted bound"
-"$python" -m benchmarks.memory_peaks_gpu --json "$out/memory.json"
+"$python" -m benchmarks.memory_peaks_gpu --json "$out/memory.json" || failed="${failed:+$failed, }peak memory"
+
+if [ -n "${failed:-}" ]; then
+    echo "FAILED: $failed" >&2
+    exit 1
+fi
+echo "all GPU checks passed; figures in $out"
