@@ -341,6 +341,7 @@ def provenance(job: Job, plan: Plan, model: CostModel) -> dict[str, str]:
     for name, collectives in inside.items():
         figures[f"{name}.collectives"] = "datasheet" if collectives is None else collectives.provenance
     for name, kind in kinds.items():
+        figures[f"{name}.host_link"] = "measured" if name in model.host_links else "datasheet"
         for operator in ("gemm", "attention_prefill", "attention_decode", "memory"):
             figures[f"{name}.{operator}"] = model.operator(kind, operator, job.precision.dtype).provenance
         for phase in PHASES:

@@ -113,7 +113,8 @@ class CostModel:
 
     @classmethod
     def _from_operators(cls, path: Path) -> CostModel:
-        provenance = str(read_index(path)["facts"].get("provenance", "fitted"))
+        facts = read_index(path).get("facts")
+        provenance = str(facts.get("provenance", "fitted")) if isinstance(facts, dict) else "fitted"
         builtin = cls.builtin()
         own = published_node_curves(read_links(path), provenance)
         return cls(
@@ -242,10 +243,7 @@ class CostModel:
                 library=OperatorLibrary.load(path.parent / Path(str(document["operators"])).name),
                 calibrations=calibrations,
                 links={str(row["device"]): _link_from(row) for row in document.get("links", [])},
-                network={
-                    (str(row["devices"][0]), str(row["devices"][1])): _link_from(row)
-                    for row in document.get("network", [])
-                },
+                network=dict(_network_entry(row) for row in document.get("network", [])),
                 host_links={
                     str(device): float(value)
                     for device, value in document.get("host_links", {}).items()
@@ -256,13 +254,18 @@ class CostModel:
                 weight_gather_overlap=float(document["weight_gather_overlap"]),
                 source=str(path),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SpecError(Problem(path=str(path), message=f"damaged cost model: {error}")) from error
 
 
 @cache
 def _published_collectives() -> tuple[NodeCurve, ...]:
     return published_node_curves(read_links(BUILTIN))
+
+
+def _network_entry(row: Mapping[str, Any]) -> tuple[tuple[str, str], Link]:
+    a, b = row["devices"]
+    return (str(a), str(b)), _link_from(row)
 
 
 def _link_from(row: Mapping[str, Any]) -> Link:

@@ -13,6 +13,7 @@ import argparse
 import csv
 import io
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ import numpy as np
 
 from hetrl.cost.end_to_end import predict_rows
 from hetrl.cost.links import LinkCurve, LinkModel, host_of
+from hetrl.cost.model import CostModel
 from hetrl.cost.model_files import BUILTIN, read_library, read_links
 from hetrl.cost.operators import OperatorLibrary, OperatorModel, Prediction
 from hetrl.cost.published import LAYER_OPERATORS, Table, device_of, dims_of, layer_dims, link_figures, read_table
@@ -53,8 +55,11 @@ def run(args: argparse.Namespace) -> int:
     library = OperatorLibrary.builtin()
     curves = read_links(BUILTIN)
     if args.models is not None:
-        library = library.merged(read_library(args.models))
-        curves = (*read_links(args.models), *curves)
+        if zipfile.is_zipfile(args.models):
+            library = library.merged(read_library(args.models))
+            curves = (*read_links(args.models), *curves)
+        else:  # a cost model, with its operators beside it
+            library = library.merged(CostModel.load(args.models).library)
     missed: Counter[str] = Counter()
     if table.kind == "layer":
         added: dict[str, list[str]] = {}

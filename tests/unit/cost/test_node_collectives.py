@@ -17,6 +17,7 @@ from hetrl.cost.model_files import BUILTIN, read_links, write_library
 from hetrl.cost.node_collectives import NodeCurve, measured_collectives
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.unit import UnitCosts
+from hetrl.errors import SpecError
 from hetrl.search.context import SearchContext
 from hetrl.spec.presets import benchmark_instance
 from hetrl.spec.topology import CollectiveTerms
@@ -129,6 +130,26 @@ def test_saved_and_read_and_old_files(tmp_path: Path) -> None:
     old = CostModel.load(path)
     assert old.collectives == CostModel.builtin().collectives
     assert old.calibration("H100", "reduce") == PhaseCalibration()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("collectives", [{"device": "H100", "operation": "shuffle", "num_ranks": 2, "link_bytes_per_second": 0}]),
+        ("collectives", [{"device": "H100"}]),
+        ("collectives", 7),
+        ("network", [{"devices": ["a"], "latency_seconds": 0, "bytes_per_second": 1}]),
+        ("network", [{"devices": ["a", "b"], "latency_seconds": -1, "bytes_per_second": 1}]),
+        ("host_links", [1]),
+        ("host_links", {"a": "fast"}),
+    ],
+)
+def test_damaged_files_are_one_message(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "model.json"
+    CostModel(library=OperatorLibrary()).save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(SpecError):
+        CostModel.load(path)
 
 
 def test_operator_files_are_cost_models_too(tmp_path: Path) -> None:

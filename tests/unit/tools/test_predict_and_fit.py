@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hetrl.cost.model import CostModel
+from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.published import LAYER_OPERATORS
 from hetrl.errors import EXIT_INPUT, EXIT_OK
 from hetrl.tools import fit, predict
@@ -199,6 +201,18 @@ def measured(seed: int, count: int, gpu: str) -> list[str]:
         compute, memory = 2 * m * n * k / (0.6 * 200e12), 2 * (m * k + n * k + m * n) / (0.8 * 1000e9)
         rows.append(f"{gpu},bf16,{m},{n},{k},{1e6 * (8e-6 + (compute**4 + memory**4) ** 0.25):.4f}")
     return rows
+
+
+def test_predicting_with_a_cost_model_of_a_profile(tmp_path: Path) -> None:
+    """Its operators lie beside it, under the name of the profiled device."""
+    from dataclasses import replace
+
+    own = OperatorLibrary.builtin().get("H100", "gemm", "bf16")
+    model = CostModel(library=OperatorLibrary([replace(own, device="my-device", dtype="fp32")]))
+    model.save(tmp_path / "model.json")
+    table = write(tmp_path / "t.csv", "gpu,dtype,m,n,k", ["my-device,fp32,512,512,512", "l4,bf16,512,512,512"])
+    rows = predicted(table, "--models", str(tmp_path / "model.json"))
+    assert [row["provenance"] for row in rows] == ["fitted", "datasheet"]
 
 
 def test_sixty_points_of_a_new_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
