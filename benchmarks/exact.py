@@ -25,7 +25,7 @@ from benchmarks.enumeration import TooLarge, enumerate_space, tiny_job
 from benchmarks.search import small_job
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
-from hetrl.search.exact.milp import solve_mps
+from hetrl.search.exact.milp import UNITS, solve_mps
 from hetrl.search.exact.solver import solve_exact
 from hetrl.spec.job import Job
 from hetrl.spec.presets import benchmark_names
@@ -75,7 +75,7 @@ def solve_row(job: Job) -> Row:
             hybrid_gap_percent=100 * (result.seed_objective / result.objective - 1),
         )
     if result.certificate is not None:
-        row["highs_objective"] = solve_mps(result.certificate.mps, "highs").objective
+        row["highs_objective"] = solve_mps(result.certificate.mps, "highs").objective * result.objective / UNITS
     return row
 
 

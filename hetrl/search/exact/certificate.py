@@ -50,7 +50,7 @@ def make_certificate(
         for members, relaxed, exact in below
     )
     tasks = [task.name for task in problem.job.workflow.tasks]
-    program = build_program(tasks, space.phases, space.classes, written, combinations)
+    program = build_program(tasks, space.phases, space.classes, written, combinations, best)
     text = mps_text(program)
     answer = solve_program(program, mip)
     found = objective_of(answer.chosen, space.phases, written, combinations)

@@ -88,7 +88,7 @@ def check_certificate(
     optimum = certificate.optimum_seconds
     tasks = [task.name for task in job.workflow.tasks]
     phases, columns, combinations = certificate.space.phases, certificate.columns, certificate.combinations
-    text = mps_text(build_program(tasks, phases, space.classes, columns, combinations))
+    text = mps_text(build_program(tasks, phases, space.classes, columns, combinations, optimum))
     difference = _difference(certificate.mps, text)
     verdict.expect(not difference, "mps", "is not the program of the columns and the fleet", difference, "")
     if difference:  # whatever stands there instead, it is not solved

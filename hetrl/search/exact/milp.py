@@ -21,13 +21,15 @@ from typing import Any
 from hetrl.errors import Problem, SpecError
 from hetrl.search.exact.result import CertificateColumn, Combination, NodeClass
 
+UNITS = 10_000
+"""The optimum in the program's units of time."""
 MIP_SOLVERS = ("cbc", "highs", "gurobi")
 CHOSEN = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MipAnswer:
-    """What an integer solver says: its status, objective, and the columns it chose."""
+    """What an integer solver says: its status, objective in the program's units, and the columns it chose."""
 
     status: str
     objective: float
@@ -40,13 +42,17 @@ def build_program(
     classes: Sequence[NodeClass],
     columns: Sequence[CertificateColumn],
     combinations: Sequence[Combination],
+    optimum_seconds: float,
 ) -> Any:
     """Build the integer program as a `pulp.LpProblem`.
+
+    Its unit of time is a fraction of the optimum (`UNITS`): solvers pass over gains of less than 1e-5 units.
 
     Variables are ``x`` per column (its name), ``t`` per phase, ``z`` for the step, and per class ``y`` the number of
     nodes that hold a given set of remainders.
     """
     pulp = _pulp()
+    unit = optimum_seconds / UNITS
     program = pulp.LpProblem("hetrl", pulp.LpMinimize)
     x = {column.name: pulp.LpVariable(column.name, cat="Binary") for column in columns}
     phase = [pulp.LpVariable(f"t{number}", lowBound=0) for number in range(len(phases))]
@@ -55,19 +61,20 @@ def build_program(
     program += step >= pulp.lpSum(phase), "step"
     for number, members in enumerate(phases):
         for task in members:
-            load = pulp.lpSum(column.loads[task] * x[column.name] for column in columns if task in column.loads)
+            load = pulp.lpSum(column.loads[task] / unit * x[column.name] for column in columns if task in column.loads)
             program += load <= phase[number], f"load_{tasks.index(task)}"
     for number, task in enumerate(tasks):
         program += pulp.lpSum(x[column.name] for column in columns if task in column.tasks) == 1, f"cover_{number}"
     for number, kind in enumerate(classes):
         _node_rows(pulp, program, number, kind, columns, x)
-    lowest = min((each.relaxed_seconds for each in combinations), default=0.0)
+    lowest = min((each.relaxed_seconds for each in combinations), default=0.0) / unit
     for number, each in enumerate(combinations):
         missing = len(each.columns) - pulp.lpSum(x[name] for name in each.columns)
         if math.isinf(each.exact_seconds):
             program += missing >= 1, f"misfit_{number}"
         else:
-            program += step >= each.exact_seconds - (each.exact_seconds - lowest) * missing, f"exact_{number}"
+            exact = each.exact_seconds / unit
+            program += step >= exact - (exact - lowest) * missing, f"exact_{number}"
     return program
 
 
