@@ -11,16 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl.cost.work import Array
+from hetrl.cost.work import DEFAULT_POWER, Array
 from hetrl_kernels.forest import predict as predict_forest
-
-ROOFLINE_POWER = 4.0
-"""Terms overlap: their joint time is the power mean of this order, a maximum with a rounded corner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """``seconds = offset + (sum_i (c_i term_i)^4)^(1/4)``.
+    """``seconds = offset + (sum_i (c_i term_i)^power)^(1/power)``.
 
     Parameters
     ----------
@@ -28,16 +25,19 @@ class Roofline:
         Launch and fixed cost.
     coefficients
         One per term of the operator; 1 / coefficient is the efficiency of the compute and the memory term.
+    power
+        How terms overlap: 1 adds them up, a large one takes their maximum, with a rounded corner between them.
     """
 
     offset_seconds: float
     coefficients: tuple[float, ...]
+    power: float = DEFAULT_POWER
 
     def seconds(self, terms: Array) -> Array:
         """Seconds of terms ``[T, N]``."""
         scaled = terms * np.asarray(self.coefficients)[:, None]
         largest = np.maximum(scaled.max(axis=0), 1e-30)
-        joint = largest * ((scaled / largest) ** ROOFLINE_POWER).sum(axis=0) ** (1.0 / ROOFLINE_POWER)
+        joint = largest * ((scaled / largest) ** self.power).sum(axis=0) ** (1.0 / self.power)
         return np.asarray(self.offset_seconds + joint)
 
 

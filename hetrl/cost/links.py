@@ -34,10 +34,14 @@ _DONORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "send": ("broadcast", "all_to_all", "all_gather", "reduce_scatter", "all_reduce"),
     }
 )
-EXTRAPOLATED_SPREAD = 0.08
+MIN_CURVES = 3
+"""So many curves of a host tell by themselves how well one of them follows from the others."""
 DERIVED_SPREAD = 0.4
 DATASHEET_SPREAD = 0.9
-"""Half-widths in log(seconds) of the p10-p90 interval: beyond a curve's sizes, for a derived curve, for no curve."""
+"""Half-widths in log(seconds) of the p10-p90 interval: for a curve derived from fewer, for no curve."""
+NETWORK_SPREAD = (-0.4, 2.2)
+"""The interval of a network without measurements: collectives of published hosts take from 1 to 10 times as long as
+their network cards promise, by topology and by how GPUs reach the cards."""
 DATASHEET_EFFICIENCY = 0.75
 """Share of the datasheet bandwidth that collectives reach (NVLink and PCIe hosts of the published data)."""
 DATASHEET_OFFSET_SECONDS = 8e-6
@@ -83,8 +87,10 @@ class LinkCurve:
         The three terms.
     knots_log_bytes, knots_residual
         Natural log of the size, and of measured over fitted seconds there.
-    low, high
-        10 % and 90 % quantiles of ``log(measured / predicted)`` on held-out sizes.
+    knots_low, knots_high
+        10 % and 90 % quantiles of ``log(measured / predicted)`` on held-out sizes near every knot.
+    beyond
+        The two quantiles beyond the measured sizes: the errors of a fit without the largest ones.
     source
         Where the measurements come from.
     """
@@ -100,8 +106,9 @@ class LinkCurve:
     seconds_per_byte: float
     knots_log_bytes: tuple[float, ...]
     knots_residual: tuple[float, ...]
-    low: float
-    high: float
+    knots_low: tuple[float, ...]
+    knots_high: tuple[float, ...]
+    beyond: tuple[float, float]
     source: str
 
     def seconds(self, num_bytes: Array) -> Array:
@@ -117,6 +124,13 @@ class LinkCurve:
         logs = np.log(num_bytes)
         return np.asarray((logs < self.knots_log_bytes[0] - 1e-9) | (logs > self.knots_log_bytes[-1] + 1e-9))
 
+    def bounds(self, num_bytes: Array) -> tuple[Array, Array]:
+        """Log factors of the lower and the upper end of the interval."""
+        logs, outside = np.log(num_bytes), self.outside(num_bytes)
+        low = np.interp(logs, self.knots_log_bytes, self.knots_low)
+        high = np.interp(logs, self.knots_log_bytes, self.knots_high)
+        return np.where(outside, self.beyond[0], low), np.where(outside, self.beyond[1], high)
+
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
         return asdict(self)
@@ -125,11 +139,12 @@ class LinkCurve:
     def from_json(cls, entry: Mapping[str, Any]) -> LinkCurve:
         """Inverse of `to_json`; TypeError or ValueError if it is damaged."""
         values = dict(entry)
-        for name in ("knots_log_bytes", "knots_residual"):
+        knots = ("knots_log_bytes", "knots_residual", "knots_low", "knots_high")
+        for name in (*knots, "beyond"):
             values[name] = tuple(float(number) for number in values[name])
         curve = cls(**values)
-        if not curve.knots_log_bytes or len(curve.knots_log_bytes) != len(curve.knots_residual):
-            raise ValueError("a link curve needs as many residuals as sizes")
+        if not curve.knots_log_bytes or len({len(values[name]) for name in knots}) != 1 or len(curve.beyond) != 2:
+            raise ValueError("a link curve needs as many residuals and bounds as sizes")
         return curve
 
 
@@ -154,6 +169,7 @@ class LinkModel:
         if not curves and (latency_seconds is None or bytes_per_second is None):
             raise SpecError(Problem(path="link", message="a link without measurements needs a latency and a bandwidth"))
         self.curves = tuple(curves)
+        self._bounds: dict[tuple[int, ...], tuple[float, float]] = {}
         self.latency_seconds = latency_seconds
         self.bytes_per_second = bytes_per_second
 
@@ -186,17 +202,34 @@ class LinkModel:
         candidates = [c for c in self.curves if num_nodes is None or c.num_nodes == num_nodes] or list(self.curves)
         for curve in candidates:
             if curve.op == op and curve.world_size == world_size and implementation in (None, curve.implementation):
-                return _prediction(curve.seconds(sizes), curve, curve.outside(sizes))
+                return _prediction(curve, sizes)
         if not candidates:
-            return self._datasheet(op, sizes, world_size)
+            return self._datasheet(op, sizes, world_size, between_nodes=num_nodes is not None and num_nodes > 1)
         log_seconds = _derived(op, sizes, world_size, _series(candidates, op, implementation))
-        return _spread(np.exp(log_seconds), "fitted", DERIVED_SPREAD)
+        return _spread(np.exp(log_seconds), "fitted", *self._derived_bounds(candidates))
 
-    def _datasheet(self, op: str, sizes: Array, world_size: int) -> Prediction:
+    def _derived_bounds(self, curves: Sequence[LinkCurve]) -> tuple[float, float]:
+        """10 % and 90 % quantiles of the errors when each curve is derived from the others."""
+        if len(curves) < MIN_CURVES:
+            return -DERIVED_SPREAD, DERIVED_SPREAD
+        key = tuple(map(id, curves))
+        if key not in self._bounds:
+            errors = []
+            for left_out in curves:
+                sizes = np.exp(left_out.knots_log_bytes)
+                related = _series([c for c in curves if c is not left_out], left_out.op, left_out.implementation)
+                derived = _derived(left_out.op, sizes, left_out.world_size, related)
+                errors.append(np.log(left_out.seconds(sizes)) - derived)
+            low, high = np.quantile(np.concatenate(errors), [0.1, 0.9], method="median_unbiased")
+            self._bounds[key] = (min(float(low), 0.0), max(float(high), 0.0))
+        return self._bounds[key]
+
+    def _datasheet(self, op: str, sizes: Array, world_size: int, *, between_nodes: bool) -> Prediction:
         assert self.latency_seconds is not None and self.bytes_per_second is not None
         wire = wire_factor(op, world_size) * sizes / (DATASHEET_EFFICIENCY * self.bytes_per_second)
         seconds = DATASHEET_OFFSET_SECONDS + ring_steps(op, world_size) * self.latency_seconds + wire
-        return _spread(seconds, "datasheet", DATASHEET_SPREAD)
+        low, high = NETWORK_SPREAD if between_nodes else (-DATASHEET_SPREAD, DATASHEET_SPREAD)
+        return _spread(seconds, "datasheet", low, high)
 
 
 Series = Sequence[LinkCurve]
@@ -248,23 +281,22 @@ def _at_world(series: Series, wire: Array, world_size: int) -> Array:
     return np.asarray(logs[right - 1] + share * (logs[right] - logs[right - 1]))
 
 
-def _spread(seconds: Array, provenance: str, width: float) -> Prediction:
+def _spread(seconds: Array, provenance: str, low: float, high: float) -> Prediction:
     return Prediction(
         seconds=seconds,
-        p10_seconds=seconds * np.exp(-width),
-        p90_seconds=seconds * np.exp(width),
+        p10_seconds=seconds * np.exp(low),
+        p90_seconds=seconds * np.exp(high),
         provenance=provenance,
         extrapolated=np.ones(len(seconds), dtype=np.bool_),
     )
 
 
-def _prediction(seconds: Array, curve: LinkCurve, extrapolated: NDArray[np.bool_]) -> Prediction:
-    low = np.where(extrapolated, np.minimum(curve.low, -EXTRAPOLATED_SPREAD), curve.low)
-    high = np.where(extrapolated, np.maximum(curve.high, EXTRAPOLATED_SPREAD), curve.high)
+def _prediction(curve: LinkCurve, sizes: Array) -> Prediction:
+    seconds, (low, high) = curve.seconds(sizes), curve.bounds(sizes)
     return Prediction(
         seconds=seconds,
         p10_seconds=seconds * np.exp(low),
         p90_seconds=seconds * np.exp(high),
         provenance="fitted",
-        extrapolated=extrapolated,
+        extrapolated=curve.outside(sizes),
     )

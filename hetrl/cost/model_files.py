@@ -26,7 +26,7 @@ from hetrl.cost.work import DIMENSIONS, TERMS, Chip
 from hetrl.errors import Problem, SpecError
 
 FORMAT = "hetrl-operators"
-VERSION = 1
+VERSION = 2
 BUILTIN = FOLDER / "published.zip"
 MAX_JSON_BYTES = 16 * 2**20
 MAX_ARRAY_BYTES = 64 * 2**20
@@ -184,7 +184,9 @@ def _model_from(entry: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
     intervals = entry["intervals"]
     rooflines = {
         str(engine): Roofline(
-            offset_seconds=float(value["offset_seconds"]), coefficients=tuple(map(float, value["coefficients"]))
+            offset_seconds=float(value["offset_seconds"]),
+            coefficients=tuple(map(float, value["coefficients"])),
+            power=float(value["power"]),
         )
         for engine, value in entry["rooflines"].items()
     }

@@ -19,12 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetrl.cost.chips import chip_of
 from hetrl.cost.fitted import Forest, Intervals, KernelCorrection, Roofline
-from hetrl.cost.work import DIMENSIONS, Array, Chip, features, work_of
+from hetrl.cost.work import DEFAULT_POWER, DIMENSIONS, POWERS, TERMS, Array, Chip, Work, features, work_of
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.devices import DTYPE_BYTES, DeviceType
 
 ENGINES = ("vllm", "sglang", "torch")
 """Software whose kernels were measured; the index is a feature. The first one measured on a device is its default."""
+
+BALANCE_LIMIT = 4.0
+"""Beyond this log2 of compute over memory time only the longer one matters."""
 
 TYPICAL = "typical"
 """Device name of the models that stand for a device without measurements: mean coefficients of the known devices."""
@@ -123,7 +126,7 @@ class OperatorModel:
         if self.forest is not None:
             residual += self.forest.predict(features(work, roofline, engines, self.chip))
         if self.correction is not None:
-            residual += self.correction.predict(coordinates(table, engines))
+            residual += self.correction.predict(coordinates(work, roofline, engines))
         extrapolated = self._outside(table, work.bytes)
         seconds = roofline * np.exp(residual)
         if cold_caches:
@@ -164,9 +167,18 @@ class OperatorModel:
         return outside
 
 
-def coordinates(table: Array, engines: Array) -> Array:
-    """Coordinates of shapes for `KernelCorrection`: log2 of the dimensions, and the engine, ``[N, D + 1]``."""
-    return np.asarray(np.concatenate([np.log2(table), engines[None, :]]).T, dtype=np.float64)
+def coordinates(work: Work, roofline_seconds: Array, engines: Array) -> Array:
+    """Coordinates of shapes for `KernelCorrection`, ``[N, D + 1]``, or ``[N, D + 3]`` of a GEMM.
+
+    log2 of the dimensions, and the engine. For a GEMM also log2 of the roofline time (all large shapes have much in
+    common), and by how much arithmetic outlasts memory traffic (log2, within a factor of 16).
+    """
+    columns = [*np.log2(work.dims), engines]
+    if work.operator == "gemm":
+        names = TERMS["gemm"]
+        balance = np.log2(work.terms[names.index("compute")] / work.terms[names.index("memory")])
+        columns += [np.log2(roofline_seconds), np.clip(balance, -BALANCE_LIMIT, BALANCE_LIMIT)]
+    return np.asarray(np.stack(columns, axis=1), dtype=np.float64)
 
 
 class LazyModel(Protocol):
@@ -177,14 +189,15 @@ class LazyModel(Protocol):
 
 
 def _unfitted(operator: str) -> OperatorModel:
-    walk = {"attention_prefill": (30.0,), "attention_decode": (3.0, 0.5)}.get(operator, ())
+    others = {"attention_prefill": (1.4, 20.0, 3.0, 3.0, 1.4), "attention_decode": (3.0, 0.5)}.get(operator, ())
     peaks = (1.4,) if operator.startswith("memory") else (1.4, 1.4)
+    roofline = Roofline(offset_seconds=5e-6, coefficients=(*peaks, *others), power=POWERS.get(operator, DEFAULT_POWER))
     return OperatorModel(
         device=TYPICAL,
         operator=operator,
         dtype="bf16",
         chip=Chip(flops_per_second=1.0, memory_bytes_per_second=1.0, num_multiprocessors=1, l2_bytes=1.0),
-        rooflines={"vllm": Roofline(offset_seconds=5e-6, coefficients=(*peaks, *walk))},
+        rooflines={"vllm": roofline},
         intervals=Intervals(edges_seconds=(), low=(-0.7,), high=(0.7,), extrapolated=(-0.7, 0.7)),
         ranges={},
         provenance="datasheet",

@@ -1,8 +1,10 @@
 """What an operator has to do on a chip: its dimensions, the terms of its roofline, the features of its residual.
 
-A term is the time, in seconds, that a part of the work would take at the datasheet's peak: arithmetic, memory traffic,
-and for attention the two things that limit it when there is little work (thread blocks that queue for
-multiprocessors, and a walk over the sequence that one block does alone). Everything is an array over shapes.
+A term is the time, in seconds, that a part of the work would take at the datasheet's peak: arithmetic, memory traffic
+(``memory`` all of it, ``spill`` where it exceeds the last-level cache), and for attention what limits it when there is
+little work: thread blocks that queue for multiprocessors (``blocks``, and ``waves`` at the length of one block), a walk
+over the sequence that one block does alone, and keys and values written to their cache. Everything is an array over
+shapes.
 """
 
 from __future__ import annotations
@@ -34,18 +36,27 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gemm": ("compute", "memory"),
-        "attention_prefill": ("compute", "memory", "walk"),
+        "attention_prefill": ("compute", "memory", "spill", "walk", "blocks", "cache", "waves"),
         "attention_decode": ("compute", "memory", "blocks", "walk"),
         **{name: ("memory",) for name in DIMENSIONS if name.startswith("memory")},
     }
 )
 
+POWERS: Mapping[str, float] = MappingProxyType({"attention_prefill": 1.5, "attention_decode": 1.5})
+"""How terms overlap (see `hetrl.cost.fitted.Roofline`), where not as usual: the kernels of attention run one after the
+other, so that its terms add up more than they hide each other."""
+DEFAULT_POWER = 4.0
+
 BLOCK_SECONDS = 1e-6
 """Unit of the ``blocks`` term: one microsecond per round of thread blocks over all multiprocessors."""
+SPILL_POWER = 6
+"""How suddenly traffic goes to memory as it outgrows the last-level cache: half of it does at the cache's size."""
 WALK_SECONDS_PER_TOKEN = 1e-9
 """Unit of the ``walk`` term: one nanosecond per token of the sequence."""
 GEMM_TILES = ((128, 128), (64, 64), (128, 256), (256, 128))
 PREFILL_TILES = (64, 128)
+BLOCK_ROWS = 128
+"""Query rows of a thread block of prefill; the heads that share keys and values are packed into its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +103,8 @@ class Work:
 def work_of(operator: str, dims: Array, dtype_bytes: float, chip: Chip) -> Work:
     """Amounts of ``dims`` (``[D, N]``, ordered as in `DIMENSIONS`) on a chip.
 
-    Causal prefill counts half the square, rounded up to tiles of 64. fp8 (``dtype_bytes`` 1) writes bf16 results.
+    Causal prefill counts half the square, rounded up to tiles of 64; its blocks hold `BLOCK_ROWS` query rows of a
+    key-value head. fp8 (``dtype_bytes`` 1) writes bf16 results.
     """
     if operator == "gemm":
         m, n, k = dims
@@ -104,7 +116,15 @@ def work_of(operator: str, dims: Array, dtype_bytes: float, chip: Chip) -> Work:
         padded = np.ceil(seq_len / 64) * 64
         flops = 2.0 * batch * heads * padded * (padded + 64) * head_dim
         num_bytes = dtype_bytes * batch * seq_len * head_dim * (2 * heads + 2 * kv_heads)
-        extra = [WALK_SECONDS_PER_TOKEN * seq_len]
+        rounds = np.ceil(batch * kv_heads * np.ceil(seq_len * heads / kv_heads / BLOCK_ROWS) / chip.num_multiprocessors)
+        block_flops = 4.0 * BLOCK_ROWS * (seq_len / 2 + 64) * head_dim
+        extra = [
+            num_bytes / (1.0 + (chip.l2_bytes / num_bytes) ** SPILL_POWER) / chip.memory_bytes_per_second,
+            WALK_SECONDS_PER_TOKEN * seq_len,
+            BLOCK_SECONDS * rounds,
+            2.0 * dtype_bytes * batch * kv_heads * seq_len * head_dim / chip.memory_bytes_per_second,
+            rounds * block_flops * chip.num_multiprocessors / chip.flops_per_second,
+        ]
     elif operator == "attention_decode":
         batch, heads, kv_heads, head_dim, kv_len = dims
         flops = 4.0 * batch * heads * kv_len * head_dim
@@ -145,8 +165,12 @@ def features(work: Work, roofline_seconds: Array, engine: Array, chip: Chip) -> 
         columns += [np.log2(batch), np.log2(heads), np.log2(kv_heads), np.log2(length), np.log2(heads / kv_heads)]
         columns += [np.log2(batch * heads), np.log2(batch * kv_heads)]
         if work.operator == "attention_prefill":
+            per_head = heads / kv_heads * length
             for rows in PREFILL_TILES:
-                columns += _waves(batch * heads * np.ceil(length / rows), sms)
+                packed = batch * kv_heads * np.ceil(per_head / rows)
+                columns += [*_waves(batch * heads * np.ceil(length / rows), sms), np.log2(packed), *_waves(packed, sms)]
+            columns += [length / (np.ceil(length / 128) * 128), np.log2(per_head)]
+            columns += [np.log2(batch * kv_heads * length), np.log2(batch * heads * length)]
         columns += [*_waves(batch * kv_heads, sms), *_waves(batch * heads, sms)]
     return np.stack(columns, axis=1)
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from hetrl.cost.links import LinkCurve, operation
 from hetrl.cost.work import Array
 
 MAX_KNOTS = 24
+LARGEST = 0.15
+NUM_NEIGHBOURS = 16
+MIN_ERRORS = 5
+UNKNOWN_SPREAD = 0.2
+"""Half-width in log(seconds) of the interval of a curve with too few sizes to leave some out."""
+LEAST_BEYOND = 0.04
+"""Least half-width beyond the measured sizes: a few errors that happen to be small promise nothing."""
 NUM_REWEIGHTINGS = 8
 
 
@@ -29,13 +37,10 @@ def fit_curve(
     sizes, times = num_bytes[order], seconds[order]
     terms = fit_terms(sizes, times)
     knots, residuals = _knots(sizes, times, terms)
-    errors = []
-    for left_out in range(1, len(sizes) - 1):
-        kept = np.arange(len(sizes)) != left_out
-        inner_knots, inner = _knots(sizes[kept], times[kept], terms)
-        at = sizes[left_out]
-        errors.append(np.log(times[left_out] / _terms_seconds(terms, at)) - np.interp(np.log(at), inner_knots, inner))
-    low, high = np.quantile(errors, [0.1, 0.9]) if len(errors) >= 5 else (-0.2, 0.2)
+    numbers = np.arange(len(sizes))
+    errors = np.array([_left_out(sizes, times, terms, numbers == each)[0] for each in numbers[1:-1]])
+    low, high = _bounds_near(knots, np.log(sizes[1:-1]), errors)
+    beyond = _beyond(sizes, times)
     return LinkCurve(
         link=link,
         implementation=implementation,
@@ -48,10 +53,38 @@ def fit_curve(
         seconds_per_byte=float(terms[2]),
         knots_log_bytes=tuple(round(float(each), 6) for each in knots),
         knots_residual=tuple(round(float(each), 6) for each in residuals),
-        low=float(low),
-        high=float(high),
+        knots_low=tuple(round(float(each), 6) for each in low),
+        knots_high=tuple(round(float(each), 6) for each in high),
+        beyond=beyond,
         source=source,
     )
+
+
+def _left_out(sizes: Array, times: Array, terms: Array, held: NDArray[np.bool_]) -> Array:
+    """``log(measured / predicted)`` of held-out sizes, from the residuals of the others."""
+    knots, residuals = _knots(sizes[~held], times[~held], terms)
+    return np.asarray(
+        np.log(times[held] / _terms_seconds(terms, sizes[held])) - np.interp(np.log(sizes[held]), knots, residuals)
+    )
+
+
+def _bounds_near(knots: Array, logs: Array, errors: Array) -> tuple[Array, Array]:
+    """10 % and 90 % quantiles of the `NUM_NEIGHBOURS` errors nearest to every knot: small messages scatter more."""
+    if len(errors) < MIN_ERRORS:
+        return np.full(len(knots), -UNKNOWN_SPREAD), np.full(len(knots), UNKNOWN_SPREAD)
+    near = np.argsort(np.abs(logs[None, :] - knots[:, None]), axis=1, kind="stable")[:, :NUM_NEIGHBOURS]
+    low, high = np.quantile(errors[near], [0.1, 0.9], axis=1, method="median_unbiased")
+    return np.minimum(low, 0.0), np.maximum(high, 0.0)
+
+
+def _beyond(sizes: Array, times: Array) -> tuple[float, float]:
+    """10 % and 90 % quantiles of the errors of the largest sizes, in a fit without them."""
+    held = np.arange(len(sizes)) >= len(sizes) - max(1, round(LARGEST * len(sizes)))
+    if (~held).sum() < MIN_ERRORS:
+        return -UNKNOWN_SPREAD, UNKNOWN_SPREAD
+    errors = _left_out(sizes, times, fit_terms(sizes[~held], times[~held]), held)
+    low, high = np.quantile(errors, [0.1, 0.9])
+    return min(float(low), -LEAST_BEYOND), max(float(high), LEAST_BEYOND)
 
 
 def fit_terms(num_bytes: Array, seconds: Array) -> Array:

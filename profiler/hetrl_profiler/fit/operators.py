@@ -12,14 +12,13 @@ from hetrl.cost.operators import OperatorModel
 from hetrl.cost.work import DIMENSIONS, Array, features
 from hetrl_profiler.fit.roofline import fit_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples, grouped_folds
-from hetrl_profiler.fit.trees import NUM_TREES, fit_forest
+from hetrl_profiler.fit.trees import boosting_of, fit_forest
 
 NUM_FOLDS = 4
 NUM_BINS = 6
 LARGEST = 0.15
 MIN_ROWS_FOR_TREES = 400
 MIN_ROWS_PER_BIN = 30
-NUM_MEMORY_TREES = 60
 
 
 def fit_operator(
@@ -65,16 +64,14 @@ def fit_operator(
     )
 
 
-def fit_parts(samples: Samples, *, num_trees: int = NUM_TREES) -> tuple[dict[str, Roofline], Forest | None]:
+def fit_parts(samples: Samples) -> tuple[dict[str, Roofline], Forest | None]:
     """Roofline per engine, and trees on ``log(seconds / roofline)``."""
     rooflines = fit_rooflines(samples)
     if len(samples) < MIN_ROWS_FOR_TREES:
         return rooflines, None
     base = roofline_seconds(rooflines, samples)
-    if samples.operator.startswith("memory"):  # one dimension
-        num_trees = NUM_MEMORY_TREES
     rows = features(samples.work, base, samples.engine.astype(float), samples.chip)
-    forest = fit_forest(rows, np.log(samples.seconds / base), num_trees=num_trees)
+    forest = fit_forest(rows, np.log(samples.seconds / base), boosting_of(samples.operator))
     return rooflines, forest
 
 

@@ -9,38 +9,42 @@ from scipy.optimize import least_squares
 
 from hetrl.cost.fitted import Roofline
 from hetrl.cost.operators import ENGINES
-from hetrl.cost.work import TERMS, Array
+from hetrl.cost.work import DEFAULT_POWER, POWERS, TERMS, Array
 from hetrl_profiler.fit.samples import Samples
 
-PEAKS = ("compute", "memory")
+LEAST_LOG_COEFFICIENT = -4.0
+"""A term may all but vanish, yet a mean over devices and a shift by few points still see it."""
 SIZE_WEIGHT = 0.75
 """Weight of a row grows with seconds^0.75: what lies beyond the data is extrapolated from the large shapes."""
 
 
-def fit_roofline(terms: Array, seconds: Array, names: Sequence[str]) -> Roofline:
-    """Fit to terms ``[T, N]`` of these names and seconds ``[N]`` of one engine.
+def fit_roofline(terms: Array, seconds: Array, operator: str) -> Roofline:
+    """Fit to terms ``[T, N]`` of an operator and seconds ``[N]`` of one engine.
 
     No efficiency exceeds 1: small shapes may run from a warm cache faster than memory allows, large ones will not.
+    Where a ``spill`` term stands for the traffic that leaves the cache, only that one has to obey memory.
     """
+    names, power = TERMS[operator], POWERS.get(operator, DEFAULT_POWER)
     weight = np.sqrt((seconds / np.median(seconds)) ** SIZE_WEIGHT)
     weight /= np.sqrt((weight**2).mean())
     logs = np.log(seconds)
 
     def residual(parameters: Array) -> Array:
-        return np.asarray(weight * (np.log(_roofline(parameters).seconds(terms)) - logs))
+        return np.asarray(weight * (np.log(_roofline(parameters, power).seconds(terms)) - logs))
 
     start = np.concatenate([[np.log(np.quantile(seconds, 0.05))], np.full(len(terms), 0.3)])
-    least = [0.0 if name in PEAKS else -9.0 for name in names]
+    peaks = ("compute", "spill" if "spill" in names else "memory")
+    least = [0.0 if name in peaks else LEAST_LOG_COEFFICIENT for name in names]
     bounds = (np.array([-20.0, *least]), np.concatenate([[5.0], np.full(len(terms), 9.0)]))
     start = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
-    return _roofline(least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x)
+    return _roofline(least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x, power)
 
 
 def fit_rooflines(samples: Samples) -> dict[str, Roofline]:
     """One roofline per engine."""
     terms = samples.work.terms
     return {
-        engine: fit_roofline(terms[:, chosen], samples.seconds[chosen], TERMS[samples.operator])
+        engine: fit_roofline(terms[:, chosen], samples.seconds[chosen], samples.operator)
         for engine in samples.engines
         for chosen in [samples.engine == ENGINES.index(engine)]
     }
@@ -69,10 +73,11 @@ def mean_rooflines(many: Sequence[dict[str, Roofline]]) -> dict[str, Roofline]:
                     float(np.exp(np.mean(np.log(values))))
                     for values in zip(*(each.coefficients for each in known), strict=True)
                 ),
+                power=known[0].power,
             )
     return out
 
 
-def _roofline(parameters: Array) -> Roofline:
+def _roofline(parameters: Array, power: float) -> Roofline:
     offset, *coefficients = np.exp(parameters)
-    return Roofline(offset_seconds=float(offset), coefficients=tuple(float(each) for each in coefficients))
+    return Roofline(offset_seconds=float(offset), coefficients=tuple(float(each) for each in coefficients), power=power)

@@ -18,10 +18,10 @@ from scipy.optimize import least_squares
 from hetrl.cost.fitted import Forest, KernelCorrection, Roofline, kernel
 from hetrl.cost.operators import ENGINES, TYPICAL, UNFITTED, OperatorLibrary, OperatorModel, coordinates
 from hetrl.cost.work import Array, features
-from hetrl_profiler.fit.operators import NUM_MEMORY_TREES, fit_operator, intervals, log_errors, measured_ranges
+from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges
 from hetrl_profiler.fit.roofline import fit_rooflines, mean_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples
-from hetrl_profiler.fit.trees import NUM_TREES, fit_forest
+from hetrl_profiler.fit.trees import BOOSTING, Boosting, boosting_of, fit_forest
 
 ROWS_PER_DEVICE = 6000
 SHIFT_PENALTY = 0.15
@@ -31,6 +31,8 @@ MANY_POINTS = 1500
 LENGTH_SCALES = (1.0, 2.0, 4.0)
 LINEAR_WEIGHTS = (0.0, 0.1, 1.0)
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+WEIGHT_EXPONENTS = (0.75, 0.6, 0.45, 0.3, 0.15)
+EFFECTIVE_POINTS = 50
 
 
 def fit_typical(
@@ -41,12 +43,13 @@ def fit_typical(
     Its intervals come from leaving each device out; without that (``leave_out`` False) they are those of the devices
     themselves, too narrow for a new one.
     """
-    rooflines, forest = _typical_parts(devices, NUM_TREES)
+    boosting = min(BOOSTING, boosting_of(devices[0].operator))  # what devices share is coarse
+    rooflines, forest = _typical_parts(devices, boosting)
     errors, sizes = [], []
     if leave_out and len(devices) > 1:
         for left_out in devices:
             others = [samples for samples in devices if samples is not left_out]
-            parts = _typical_parts(others, NUM_TREES // 2)
+            parts = _typical_parts(others, boosting._replace(num_trees=boosting.num_trees // 2))
             errors.append(log_errors(*parts, left_out))
             sizes.append(roofline_seconds(parts[0], left_out))
     else:
@@ -74,7 +77,7 @@ def fit_typical(
     )
 
 
-def _typical_parts(devices: Sequence[Samples], num_trees: int) -> tuple[dict[str, Roofline], Forest]:
+def _typical_parts(devices: Sequence[Samples], boosting: Boosting) -> tuple[dict[str, Roofline], Forest]:
     own = [fit_rooflines(samples) for samples in devices]
     blocks, targets = [], []
     for samples, rooflines in zip(devices, own, strict=True):
@@ -83,9 +86,7 @@ def _typical_parts(devices: Sequence[Samples], num_trees: int) -> tuple[dict[str
         base = roofline_seconds(rooflines, part)
         blocks.append(features(part.work, base, part.engine.astype(float), part.chip))
         targets.append(np.log(part.seconds / base))
-    if devices[0].operator.startswith("memory"):
-        num_trees = NUM_MEMORY_TREES
-    return mean_rooflines(own), fit_forest(np.concatenate(blocks), np.concatenate(targets), num_trees=num_trees)
+    return mean_rooflines(own), fit_forest(np.concatenate(blocks), np.concatenate(targets), boosting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,12 @@ class _Transferred:
     def log_errors(self, samples: Samples) -> Array:
         errors = log_errors(self.rooflines, self.forest, samples)
         if self.correction is not None:
-            errors = errors - self.correction.predict(coordinates(samples.dims, samples.engine.astype(float)))
+            errors = errors - self.correction.predict(_coordinates(samples, self.rooflines))
         return errors
+
+
+def _coordinates(samples: Samples, rooflines: dict[str, Roofline]) -> Array:
+    return coordinates(samples.work, roofline_seconds(rooflines, samples), samples.engine.astype(float))
 
 
 def fit_transferred(
@@ -172,7 +177,7 @@ def _with_forest(samples: Samples, typical: OperatorModel, forest: Forest | None
         base = roofline_seconds(rooflines, samples)
         residual = forest.predict(features(samples.work, base, samples.engine.astype(float), samples.chip))
     errors = log_errors(rooflines, forest, samples)
-    correction, loo_error = _fit_correction(coordinates(samples.dims, samples.engine.astype(float)), errors)
+    correction, loo_error = _fit_correction(_coordinates(samples, rooflines), errors, _weights(samples.seconds))
     return _Transferred(rooflines=rooflines, forest=forest, correction=correction, loo_error=loo_error)
 
 
@@ -189,9 +194,13 @@ def _shifted(
         logs = np.log(samples.seconds[chosen]) - residual[chosen]
         shape = np.log([anchor.offset_seconds, *np.maximum(anchor.coefficients, 1e-4)])
 
-        def moved(shift: Array, shape: Array = shape) -> Roofline:
+        def moved(shift: Array, anchor: Roofline = anchor, shape: Array = shape) -> Roofline:
             offset, *coefficients = np.exp(shape + shift)
-            return Roofline(offset_seconds=float(offset), coefficients=tuple(float(each) for each in coefficients))
+            return Roofline(
+                offset_seconds=float(offset),
+                coefficients=tuple(float(each) for each in coefficients),
+                power=anchor.power,
+            )
 
         def loss(shift: Array, chosen: Array = chosen, logs: Array = logs) -> Array:
             errors = np.log(moved(shift).seconds(terms[:, chosen])) - logs
@@ -201,9 +210,21 @@ def _shifted(
     return out
 
 
-def _fit_correction(points: Array, errors: Array) -> tuple[KernelCorrection | None, float]:
-    """Kernel ridge regression by leave-one-out absolute error; None where it does not help."""
-    best, best_error = None, float(np.abs(errors).mean())
+def _weights(seconds: Array) -> Array:
+    """Weights of points, mean 1: a power of their time, the highest one that leaves `EFFECTIVE_POINTS` (Kish).
+
+    Total time is made of few large shapes, which a random choice of points hardly holds.
+    """
+    for exponent in WEIGHT_EXPONENTS:
+        weights = (seconds / np.median(seconds)) ** exponent
+        if weights.sum() ** 2 / (weights**2).sum() >= EFFECTIVE_POINTS:
+            return np.asarray(weights / weights.mean())
+    return np.ones_like(seconds)
+
+
+def _fit_correction(points: Array, errors: Array, point_weights: Array) -> tuple[KernelCorrection | None, float]:
+    """Weighted kernel ridge regression by leave-one-out absolute error; None where it does not help."""
+    best, best_error = None, float((point_weights * np.abs(errors)).mean())
     center = points.mean(axis=0)
     spread = np.maximum(points.std(axis=0), 1e-9)
     informative = points.std(axis=0) > 1e-9
@@ -213,10 +234,10 @@ def _fit_correction(points: Array, errors: Array) -> tuple[KernelCorrection | No
         for linear in LINEAR_WEIGHTS:
             gram = kernel(scaled, scaled, linear)
             for noise in NOISES:
-                factor = cho_factor(gram + noise * np.eye(len(errors)))
+                factor = cho_factor(gram + np.diag(noise / point_weights))
                 inverse = cho_solve(factor, np.eye(len(errors)))
                 weights = inverse @ errors
-                error = float(np.abs(weights / np.diag(inverse)).mean())
+                error = float((point_weights * np.abs(weights / np.diag(inverse))).mean())
                 if error < best_error:
                     best_error = error
                     best = KernelCorrection(points=scaled, weights=weights, center=center, scale=scale, linear=linear)

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from hetrl.cost.fitted import Forest
 from hetrl.cost.work import Array
 
-NUM_TREES = 300
-LEARNING_RATE = 0.08
-MAX_LEAVES = 31
+
+class Boosting(NamedTuple):
+    """How many trees of what size, and how much of each is added."""
+
+    num_trees: int
+    learning_rate: float
+    max_leaves: int
+
+
+BOOSTING = Boosting(num_trees=300, learning_rate=0.08, max_leaves=31)
+FINE_BOOSTING = Boosting(num_trees=500, learning_rate=0.05, max_leaves=63)
+SHORT_BOOSTING = Boosting(num_trees=60, learning_rate=0.08, max_leaves=31)
 MIN_SAMPLES_LEAF = 5
 FEATURE_SHARE = 0.5
 """Features looked at per split: halves the scatter of predictions beyond the data."""
 
 
-def fit_forest(samples: Array, targets: Array, *, num_trees: int = NUM_TREES, max_leaves: int = MAX_LEAVES) -> Forest:
+def boosting_of(operator: str) -> Boosting:
+    """Prefill has many kinds of waves to tell apart; memory-bound operators have one dimension."""
+    if operator.startswith("memory"):
+        return SHORT_BOOSTING
+    return FINE_BOOSTING if operator == "attention_prefill" else BOOSTING
+
+
+def fit_forest(samples: Array, targets: Array, boosting: Boosting = BOOSTING) -> Forest:
     """Fit trees to ``targets`` (``[N]``) by absolute error; ``samples`` are ``[N, F]``."""
     regressor = HistGradientBoostingRegressor(
         loss="absolute_error",
-        max_iter=num_trees,
-        learning_rate=LEARNING_RATE,
-        max_leaf_nodes=max_leaves,
+        max_iter=boosting.num_trees,
+        learning_rate=boosting.learning_rate,
+        max_leaf_nodes=boosting.max_leaves,
         min_samples_leaf=MIN_SAMPLES_LEAF,
         max_features=FEATURE_SHARE,
         early_stopping=False,

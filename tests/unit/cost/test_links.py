@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from hetrl.cost.links import DATASHEET_EFFICIENCY, DATASHEET_OFFSET_SECONDS, LinkCurve, LinkModel, host_of, wire_factor
+from hetrl.cost.links import (
+    DATASHEET_EFFICIENCY,
+    DATASHEET_OFFSET_SECONDS,
+    DERIVED_SPREAD,
+    NETWORK_SPREAD,
+    LinkCurve,
+    LinkModel,
+    host_of,
+    wire_factor,
+)
 from hetrl.cost.model_files import BUILTIN, read_links
 from hetrl.errors import SpecError
 
@@ -23,8 +34,9 @@ def curve(op: str = "all_reduce", world_size: int = 8, per_byte: float = 1e-9, *
         "seconds_per_byte": per_byte,
         "knots_log_bytes": (np.log(1e3), np.log(1e8)),
         "knots_residual": (0.0, 0.0),
-        "low": -0.1,
-        "high": 0.1,
+        "knots_low": (-0.1, -0.2),
+        "knots_high": (0.1, 0.4),
+        "beyond": (-0.3, 0.5),
         "source": "",
     }
     return LinkCurve(**{**values, **changes})  # type: ignore[arg-type]
@@ -72,6 +84,39 @@ def test_a_link_without_measurements_is_datasheet() -> None:
     expected = DATASHEET_OFFSET_SECONDS + 3 * 2e-6 + 0.75 * 4e8 / (DATASHEET_EFFICIENCY * 1e11)
     assert prediction.seconds[0] == pytest.approx(expected)
     assert prediction.provenance == "datasheet"
+
+
+def test_intervals_follow_the_size_and_widen_beyond_it() -> None:
+    sizes = np.exp([np.log(1e3), np.log(1e8) - 0.5 * np.log(1e5), np.log(1e9)])
+    prediction = LinkModel([curve()]).collective_seconds("all_reduce", sizes, 8)
+    assert np.log(prediction.p10_seconds / prediction.seconds) == pytest.approx([-0.1, -0.15, -0.3])
+    assert np.log(prediction.p90_seconds / prediction.seconds) == pytest.approx([0.1, 0.25, 0.5])
+
+
+def test_a_derived_curve_is_as_uncertain_as_the_others_when_left_out() -> None:
+    def width(*curves: LinkCurve) -> float:
+        prediction = LinkModel(curves).collective_seconds("broadcast", 1e7, 8)
+        return float(np.log(prediction.p90_seconds / prediction.p10_seconds)[0])
+
+    wire = {op: 1e-9 * wire_factor(op, 8) for op in ("all_reduce", "all_gather", "reduce_scatter")}
+    alike = [curve(op, per_byte=per_byte) for op, per_byte in wire.items()]
+    assert width(*alike) == pytest.approx(0.0, abs=1e-9), "equal on the wire"
+    assert width(*alike[:2], curve("reduce_scatter", per_byte=4 * wire["reduce_scatter"])) > 1.0
+    assert width(*alike[:2]) == pytest.approx(2 * DERIVED_SPREAD), "two curves tell too little"
+
+
+def test_a_network_without_measurements_is_hardly_faster_than_its_card_but_maybe_much_slower() -> None:
+    link = LinkModel(latency_seconds=2e-6, bytes_per_second=25e9)
+    prediction = link.collective_seconds("all_reduce", 1e8, 16, num_nodes=2)
+    assert np.log(prediction.p10_seconds / prediction.seconds)[0] == pytest.approx(NETWORK_SPREAD[0])
+    assert np.log(prediction.p90_seconds / prediction.seconds)[0] == pytest.approx(NETWORK_SPREAD[1])
+
+
+def test_curves_survive_storage_and_refuse_damage() -> None:
+    entry = json.loads(json.dumps(curve().to_json()))
+    assert LinkCurve.from_json(entry) == curve()
+    with pytest.raises(ValueError, match="as many"):
+        LinkCurve.from_json({**entry, "knots_low": [0.0]})
 
 
 def test_what_is_wrong_is_refused() -> None:

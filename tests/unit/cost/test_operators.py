@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from hetrl.cost.chips import chip_of
 from hetrl.cost.fitted import Forest, Intervals, KernelCorrection, Roofline, kernel
 from hetrl.cost.model_files import read_library, write_library
-from hetrl.cost.operators import UNFITTED, OperatorLibrary, OperatorModel
-from hetrl.cost.work import Chip, work_of
+from hetrl.cost.operators import UNFITTED, OperatorLibrary, OperatorModel, coordinates
+from hetrl.cost.work import TERMS, Chip, work_of
 from hetrl.errors import SpecError
 from hetrl.spec.device_names import find_device
 from tests.helpers.jobs import two_nodes
@@ -66,6 +67,40 @@ def test_roofline_by_hand() -> None:
     assert roofline.seconds(np.array([[1e-3], [0.0]]))[0] == pytest.approx(1e-5 + 2e-3, rel=1e-12)
     both = roofline.seconds(np.array([[0.5e-3], [1e-3]]))[0]
     assert both == pytest.approx(1e-5 + 1e-3 * 2**0.25, rel=1e-12)
+
+
+def test_a_roofline_of_power_one_adds_its_terms_up() -> None:
+    roofline = Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0), power=1.0)
+    assert roofline.seconds(np.array([[0.5e-3], [3e-3]]))[0] == pytest.approx(1e-5 + 1e-3 + 3e-3, rel=1e-12)
+
+
+def test_prefill_terms_by_hand() -> None:
+    """8 heads share 2 key-value heads: 4 x 100 query rows fill 4 blocks of 128 rows, 5 sequences 40 blocks."""
+    work = work_of("attention_prefill", np.array([[5.0], [8.0], [2.0], [64.0], [100.0]]), 2, CHIP)
+    terms = dict(zip(TERMS["attention_prefill"], work.terms[:, 0], strict=True))
+    rounds = np.ceil(40 / CHIP.num_multiprocessors)
+    assert terms["blocks"] == pytest.approx(1e-6 * rounds)
+    per_block = 4 * 128 * (50 + 64) * 64 / (CHIP.flops_per_second / CHIP.num_multiprocessors)
+    assert terms["waves"] == pytest.approx(rounds * per_block)
+    assert terms["cache"] == pytest.approx(2 * 2 * 5 * 2 * 100 * 64 / CHIP.memory_bytes_per_second)
+    assert terms["walk"] == pytest.approx(100e-9)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.1, 0.0), (1.0, 0.5), (10.0, 1.0)])
+def test_what_outgrows_the_cache_spills(share: float, expected: float) -> None:
+    dims = np.array([[5.0], [8.0], [2.0], [64.0], [100.0]])
+    num_bytes = work_of("attention_prefill", dims, 2, CHIP).bytes[0]
+    chip = replace(CHIP, l2_bytes=num_bytes / share)
+    terms = dict(zip(TERMS["attention_prefill"], work_of("attention_prefill", dims, 2, chip).terms[:, 0], strict=True))
+    assert terms["spill"] / terms["memory"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_coordinates_of_a_correction_by_hand() -> None:
+    work = work_of("gemm", np.array([[8.0], [16.0], [32.0]]), 2, CHIP)
+    at = coordinates(work, np.array([2.0**-10]), np.array([1.0]))[0]
+    assert at[:5].tolist() == [3.0, 4.0, 5.0, 1.0, -10.0]
+    compute, memory = work.terms[:, 0]
+    assert at[5] == pytest.approx(max(np.log2(compute / memory), -4.0))
 
 
 def test_forest_walks_by_hand() -> None:

@@ -1,0 +1,63 @@
+"""Fits find a made-up truth again, and say how uncertain they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetrl.cost.fitted import Roofline
+from hetrl.cost.work import POWERS, Chip, work_of
+from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, fit_curve
+from hetrl_profiler.fit.roofline import fit_roofline
+from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _weights
+
+CHIP = Chip(flops_per_second=100e12, memory_bytes_per_second=1e12, num_multiprocessors=100, l2_bytes=5e7)
+LABELS = {"link": "l", "implementation": "i", "op": "all_reduce", "world_size": 8, "num_nodes": 1, "gpu": "g"}
+
+
+def test_the_roofline_of_decode_is_found_again() -> None:
+    rng = np.random.default_rng(0)
+    batch, kv_heads = 2.0 ** rng.integers(0, 9, 600), 2.0 ** rng.integers(0, 4, 600)
+    dims = np.stack([batch, kv_heads * 4, kv_heads, np.full(600, 128.0), 2.0 ** rng.uniform(4, 15, 600)])
+    terms = work_of("attention_decode", dims, 2, CHIP).terms
+    truth = Roofline(offset_seconds=8e-6, coefficients=(2.0, 1.3, 3.0, 1.0), power=POWERS["attention_decode"])
+    found = fit_roofline(terms, truth.seconds(terms), "attention_decode")
+    assert found.power == truth.power
+    assert found.seconds(terms) == pytest.approx(truth.seconds(terms), rel=1e-2)
+
+
+def test_no_arithmetic_beyond_the_peak() -> None:
+    terms = np.stack([np.geomspace(1e-6, 1e-1, 50), np.geomspace(1e-8, 1e-4, 50)])
+    found = fit_roofline(terms, 0.5 * terms[0] + 1e-6, "gemm")
+    assert found.coefficients[0] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_large_points_weigh_more_where_there_are_many() -> None:
+    seconds = np.geomspace(1e-6, 1.0, 300)
+    weights = _weights(seconds)
+    assert weights.mean() == pytest.approx(1.0)
+    assert (np.diff(weights) > 0).all()
+    assert weights.sum() ** 2 / (weights**2).sum() >= EFFECTIVE_POINTS
+    assert _weights(seconds[:EFFECTIVE_POINTS]).tolist() == [1.0] * EFFECTIVE_POINTS
+
+
+def test_an_exact_curve_is_certain_but_not_beyond_its_sizes() -> None:
+    sizes = np.geomspace(1e3, 1e9, 21)
+    fitted = fit_curve(sizes, 1e-5 + 1e-8 * np.sqrt(sizes) + 1e-11 * sizes, **LABELS, source="")  # type: ignore[arg-type]
+    assert np.abs([fitted.knots_low, fitted.knots_high]).max() < 1e-3
+    assert fitted.beyond == (-LEAST_BEYOND, LEAST_BEYOND)
+
+
+def test_sizes_that_scatter_have_the_wider_interval() -> None:
+    sizes = np.geomspace(1e3, 1e9, 61)
+    scatter = np.where(sizes < 1e6, np.exp(np.tile([-0.3, 0.3], 31)[:61]), 1.0)
+    fitted = fit_curve(sizes, (1e-5 + 1e-11 * sizes) * scatter, **LABELS, source="")  # type: ignore[arg-type]
+    assert fitted.knots_high[1] - fitted.knots_low[1] > 0.4
+    assert fitted.knots_high[-1] - fitted.knots_low[-1] < 0.02
+
+
+def test_a_curve_of_few_sizes_is_uncertain() -> None:
+    sizes = np.geomspace(1e3, 1e9, 5)
+    fitted = fit_curve(sizes, 1e-5 + 1e-11 * sizes, **LABELS, source="")  # type: ignore[arg-type]
+    assert fitted.beyond == (-UNKNOWN_SPREAD, UNKNOWN_SPREAD)
+    assert set(fitted.knots_high) == {UNKNOWN_SPREAD}
