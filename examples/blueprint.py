@@ -84,8 +84,9 @@ def first_fit_as_a_plan(context: SearchContext, placed: dict[str, str]) -> Plan:
 
 def judge(actor: str) -> None:
     """Print what the evaluator says of first-fit, and what the planner answers."""
-    job = job_of(actor)
-    costs = UnitCosts(CostModel.builtin(), job.precision)
+    model = CostModel.builtin()
+    job = model.with_links(job_of(actor))
+    costs = UnitCosts(model, job.precision)
     estimate = evaluate(job, first_fit_as_a_plan(SearchContext(job, costs), first_fit()), costs)
     print(f"\n{actor} as actor and reference, bf16 weights, AdamW; first-fit's placement:")
     if estimate.feasible:

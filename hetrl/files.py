@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def write_json_atomically(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
     try:
         with temporary.open("x", encoding="utf-8", newline="\n") as stream:
             stream.write(text)

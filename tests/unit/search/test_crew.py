@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,10 @@ from hetrl.search.halving import never
 from hetrl.search.hybrid import solve
 from hetrl.search.process_crew import Processes
 from hetrl.search.result import SearchResult
+from hetrl.spec.load import load_job
 from hetrl.spec.presets import benchmark_instance
 from hetrl.tools.main import main
+from hetrl.tools.plan import document_of
 
 
 def rules_of(name: str = "guideC/Llama-3-8B/PPO") -> NodeRules:
@@ -111,12 +116,23 @@ def test_same_seed_and_budget_give_the_same_plan_whatever_the_lanes() -> None:
     assert all(each.counts == results[0].counts for each in results)
 
 
-def test_plan_json_has_the_same_bytes_whatever_the_lanes_and_however_often(repository: Path, tmp_path: Path) -> None:
-    config = str(repository / "configs" / "rlhf_70b.yaml")
-    written = set()
-    for number, threads in enumerate((1, 1, 2, 2)):
-        out = tmp_path / f"plan{number}.json"
-        arguments = ["--config", config, "--out", str(out), "--budget", "300", "--seed", "3", "--quiet"]
-        assert main(["plan", *arguments, "--threads", str(threads)]) == 0
-        written.add(out.read_bytes())
-    assert len(written) == 1
+def test_plan_json_has_the_same_bytes_from_python_and_from_commands_whatever_the_lanes(
+    repository: Path, tmp_path: Path
+) -> None:
+    config = repository / "configs" / "rlhf_70b.yaml"
+    outs = [tmp_path / f"plan{number}.json" for number in range(4)]
+    arguments = ["--config", str(config), "--budget", "300", "--seed", "3", "--quiet"]
+    assert main(["plan", *arguments, "--out", str(outs[0])]) == 0
+    assert main(["plan", *arguments, "--out", str(outs[1]), "--threads", "2"]) == 0
+    command = [sys.executable, "-m", "hetrl.tools.plan", *arguments, "--out", str(outs[2]), "--threads", "2"]
+    subprocess.run(command, check=True, capture_output=True)
+    model = CostModel.builtin()
+    job = model.with_links(load_job(config, overrides={"optimizer.seed": 3, "optimizer.budget": 300}))
+    costs = UnitCosts(model, job.precision)
+    folder = os.path.relpath(config.parent, tmp_path)
+    document_of(job, solve(job, costs), costs, config_folder=folder).write(outs[3])
+    assert len({out.read_bytes() for out in outs}) == 1
+    timings = json.loads((tmp_path / "plan2.timings.json").read_text())
+    assert timings["threads"] == 2
+    assert set(timings["stages"]) == {"read", "search", "report"}
+    assert timings["work"]["options_costed"] > 0
