@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise, product
 
 import numpy as np
@@ -31,6 +32,8 @@ NUM_PLACED, MOST_PLACEMENTS = 8, 24
 """Where links differ inside classes: combinations, and placements of each, that are evaluated on the real links."""
 PRICE_RATIO = 1.15
 """Upper over lower end of the bands of hourly prices, one after the other, where dollars are the objective."""
+RISING_SLACKS = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
+"""Cutoffs above the lowest bound that are tried one after the other where nothing is known above it."""
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
@@ -115,7 +118,8 @@ class _Solver:
                 self.offer_plan(seed, incumbent)
         cutoff = incumbent.objective
         if math.isinf(cutoff) and math.isfinite(seed_objective):
-            cutoff = FIRST_WIDENING * seed_objective  # or the bound of best links, which lies below it
+            # the step on the best links is shorter than the start, which is not so for plans outside the space
+            cutoff = seed_objective * (1.0 if self.problem.space.best_links else FIRST_WIDENING)
         while True:
             incumbent.objective = min(incumbent.objective, cutoff)
             lower = self.search(incumbent)
@@ -192,6 +196,8 @@ class _Solver:
                 self.report(open_bounds, incumbent)
             self.count("partitions_screened", len(self.problem.space.partitions) - len(screened))
             screened.sort(key=lambda each: each.bound)
+            if self.problem.space.best_links and incumbent.placed is None:
+                self.rise(screened, incumbent)
             for left in screened[:NUM_PROBED]:
                 if left.tighten(self.limit(incumbent)):
                     self.explore([left.cheapest(NUM_PROBED_VECTORS)], incumbent, {})
@@ -206,6 +212,19 @@ class _Solver:
                 raise
             self.interrupted = True
         return self.lower(open_bounds, incumbent)
+
+    def rise(self, screened: list[Survivors], incumbent: Incumbent) -> None:
+        """Look for a combination just above the bounds, with ever higher cutoffs; no start says where it is."""
+        highest = incumbent.objective
+        for slack in RISING_SLACKS:
+            cutoff = min(highest, (1.0 + slack) * min(left.bound for left in screened))
+            incumbent.objective = cutoff
+            near = [replace(left) for left in screened]
+            self.explore([left for left in near if left.tighten(self.limit(incumbent))], incumbent, {})
+            if incumbent.placed is not None or self.timed_out or cutoff >= highest:
+                break
+        if incumbent.placed is None:
+            incumbent.objective = highest
 
     def limit(self, incumbent: Incumbent) -> float:
         """Bounds from here on cannot win."""
