@@ -10,10 +10,11 @@ import pytest
 from benchmarks.search import small_job
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
+from hetrl.cost.tables import CostTables
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import SpecError
 from hetrl.plan.rules import plan_problems
-from hetrl.search.exact import Certificate, ExactResult
+from hetrl.search.exact import Certificate, ExactResult, NodeClass, space
 from hetrl.search.exact.milp import UNITS, solve_mps
 from hetrl.search.exact.solver import solve_exact
 from hetrl.spec.job import Job
@@ -75,6 +76,43 @@ def test_dollars_per_step() -> None:
     assert fastest.objective <= result.estimate.step_seconds * (1 + 1e-12)
     assert result.objective <= fastest.estimate.usd_per_step * (1 + 1e-12)
     assert result.certificate is None
+
+
+def test_bound_of_best_links_lies_below_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = two_nodes(
+        {
+            "cluster_topology.nodes[1].type": "H100",
+            "cluster_topology.nodes[1].interconnect": "NVLink-900G",
+            "cluster_topology.nodes[0].network": "10Gbps",
+            "cluster_topology.nodes[1].network": "100Gbps",
+        }
+    )
+    exact = solved(job)
+    assert exact.status == "optimal"
+    assert len(exact.space.classes) == 2
+    monkeypatch.setattr(space, "MAX_VECTORS", 1)
+    monkeypatch.setattr(space, "node_classes", _by_device_type)
+    bounded = solved(job)
+    assert bounded.status == "feasible"
+    assert bounded.space.best_links
+    assert len(bounded.space.classes) == 1
+    assert "best link" in bounded.space.text
+    assert bounded.lower_bound <= exact.objective * (1 + 1e-9) <= bounded.objective * (1 + 2e-9)
+
+
+def _by_device_type(job: Job, tables: CostTables, *, links: bool) -> tuple[NodeClass, ...]:
+    """One class of all nodes, whatever their cards and links, unless these count."""
+    nodes = range(len(job.topology.nodes))
+    groups = [[node] for node in nodes] if links else [list(nodes)]
+    return tuple(
+        NodeClass(
+            nodes=tuple(group),
+            node_ids=tuple(job.topology.nodes[node].id for node in group),
+            device_type="H100",
+            size=job.topology.nodes[0].num_devices,
+        )
+        for group in groups
+    )
 
 
 def test_constraints_are_refused_by_name() -> None:
