@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.random_plans import option_error, random_options
+from benchmarks.random_plans import option_error, random_assignments, random_options, step_error
 from hetrl.cost.collectives import all_gather_seconds, all_reduce_seconds, best_all_reduce_seconds
 from hetrl.cost.model import CostModel, PhaseCalibration
 from hetrl.cost.model_files import BUILTIN, read_links, write_library
@@ -111,6 +111,8 @@ def test_kernels_agree_with_the_evaluator(name: str) -> None:
         assert option_error(context, option) <= 1e-12
         differing += option_error(plain, option) > 1e-6
     assert differing > 20, "the measured terms must matter"
+    steps = [step_error(context, *each) for each in islice(random_assignments(context, seed=3), 8)]
+    assert max(error for error in steps if error is not None) <= 1e-12
 
 
 def test_saved_and_read_and_old_files(tmp_path: Path) -> None:
