@@ -17,6 +17,7 @@ from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.level4_assignment import node_moves
 from hetrl.search.level5_placement import place
 from hetrl.search.level5_polish import polish
+from hetrl.search.level5_refine import refined
 from hetrl.spec.job import Job
 from hetrl_kernels.anneal import anneal
 
@@ -116,16 +117,27 @@ def run_descent(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], in
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate with shares as costed and with exact ones, polish the better plan, and keep the best."""
+    """Place a candidate with shares as costed and with exact ones; polish and refine the better plan; keep the best."""
     context = rules.context
     job = context.job
-    plans = [place(rules, candidate, exact_shares=exact) for exact in (True, False)]
-    evaluated = [(plan, evaluate(job, plan, context.costs)) for plan in dict.fromkeys(plans)]
-    best = min(evaluated, key=lambda pair: objective_of(job, pair[1]))
-    polished = polish(rules, best[0], job.optimizer.seed) if best[1].feasible else best[0]
+
+    def evaluated(plan: Plan) -> tuple[Plan, Estimate]:
+        return plan, evaluate(job, plan, context.costs)
+
+    def objective(pair: tuple[Plan, Estimate]) -> float:
+        return objective_of(job, pair[1])
+
+    best = min((evaluated(place(rules, candidate, exact_shares=exact)) for exact in (True, False)), key=objective)
+    if not best[1].feasible:
+        return best
+    polished = polish(rules, best[0], job.optimizer.seed)
     if polished is not best[0]:
-        evaluated.append((polished, evaluate(job, polished, context.costs)))
-    return min(evaluated, key=lambda pair: objective_of(job, pair[1]))
+        best = min(best, evaluated(polished), key=objective)
+    for split_layers in (True, False):
+        plan = refined(rules, best[0], split_layers=split_layers)
+        if plan != best[0]:
+            best = min(best, evaluated(plan), key=objective)
+    return best
 
 
 def objective_of(job: Job, estimate: Estimate) -> float:

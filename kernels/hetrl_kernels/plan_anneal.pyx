@@ -255,7 +255,7 @@ cdef class PlanAnnealer(PlanState):
             Moves that changed nothing or are not allowed; that do not fit; that a bound rejected; whose cost was worked out;
             and of these, those that were kept.
         """
-        cdef unsigned long long state = seed
+        cdef unsigned long long state = seed, drawn
         cdef long long null = 0, infeasible = 0, rejected = 0, costed = 0, accepted = 0
         cdef double current = self.cost(INFINITY), best = current, proposed, limit, temperature = start_temperature
         cdef double cooling = pow(end_temperature / start_temperature, 1.0 / (num_moves - 1)) if num_moves > 1 else 1.0
@@ -267,10 +267,11 @@ cdef class PlanAnnealer(PlanState):
         with nogil:
             for turn in range(num_moves):
                 temperature *= cooling
-                limit = current * (1.0 - temperature * log(<double>((random_bits(&state) >> 11) + 1) / 9007199254740993.0))
+                drawn = random_bits(&state)
                 if not self.draw(&state, between_groups):
                     null += 1
                     continue
+                limit = current * (1.0 - temperature * log(<double>((drawn >> 11) + 1) / 9007199254740993.0))
                 if not (
                     self.fits(self.blocks, self.from_first, self.second)
                     and self.fits(self.blocks + self.from_first, self.number - self.from_first, self.first)
