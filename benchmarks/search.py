@@ -1,9 +1,9 @@
 """Time and quality of the hybrid search.
 
-    python -m benchmarks.search [--json FILE] [--brute-force N] [--quality N] [--no-times]
+    python -m benchmarks.search [--json FILE] [--brute-force N] [--quality] [--no-times]
 
 Times are of the whole `hetrl plan` process. Brute force: every grouping and every assignment of small random fleets,
-costed with the same group costs. Quality: distance to the best of longer runs with other seeds. Gaps: distance to the
+costed with the same group costs. Quality: what `benchmarks.quality` has found. Gaps: distance to the
 lower bound, which holds for every plan.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import resource
 import statistics
@@ -18,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
+from benchmarks.quality import DEFAULT_FILE, read_rows, summary
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
@@ -104,28 +106,9 @@ def brute_force_study(number: int) -> dict[str, object]:
     return {"instances": number, "equal": equal, "infeasible": infeasible, "worst_excess": worst, "missed": lost}
 
 
-def quality_study(names: list[str]) -> dict[str, object]:
-    """Default search against the best of five runs with 20 times the budget, other seeds; and the gap to the bound."""
-    rows = {}
-    for name in names:
-        job = benchmark_instance(name, {"optimizer.max_search_seconds": 600})
-        costs = UnitCosts(CostModel.builtin(), job.precision)
-        try:
-            result = solve(job, costs)
-        except InfeasibleError:
-            continue
-        best = result.estimate.step_seconds
-        budget = 20 * max(1, result.counts["moves"])
-        for seed in range(1, 6):
-            longer = replace(job, optimizer=replace(job.optimizer, seed=seed, budget=budget))
-            best = min(best, solve(longer, costs).estimate.step_seconds)
-        rows[name] = {
-            "step_seconds": result.estimate.step_seconds,
-            "excess": result.estimate.step_seconds / best - 1,
-            "gap": result.gap,
-        }
-        print(name, rows[name], flush=True)
-    return rows
+def growth_exponent(seconds: Mapping[str, float]) -> float:
+    """Exponent e of seconds growing with devices to the e, from 1,024 to 4,096 devices."""
+    return math.log(seconds["synthetic4096"] / seconds["synthetic1024"]) / math.log(4)
 
 
 def gaps() -> dict[str, float]:
@@ -171,9 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--brute-force", type=int, default=100, metavar="N")
-    parser.add_argument(
-        "--quality", type=int, default=0, metavar="N", help="instances of the quality study (minutes each)"
-    )
+    parser.add_argument("--quality", action="store_true", help="sum up the quality study (benchmarks.quality)")
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -188,6 +169,7 @@ def main() -> None:
             name.partition("/")[0]: statistics.median(each["cpu_seconds"] for each in rows)
             for name, rows in runs.items()
         }
+        result["growth_exponent"] = growth_exponent(result["plan_cpu_seconds"])
         result["peak_memory_bytes"] = max(each["peak_memory_bytes"] for rows in runs.values() for each in rows)
     found = gaps()
     result["gap_percent"] = {
@@ -198,8 +180,7 @@ def main() -> None:
     if args.brute_force:
         result["brute_force"] = brute_force_study(args.brute_force)
     if args.quality:
-        names = [name for name in benchmark_names() if not name.startswith("synthetic")]
-        result["quality"] = quality_study(names[: args.quality])
+        result["quality"] = summary(read_rows(DEFAULT_FILE))
     print(json.dumps(result, indent=1))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

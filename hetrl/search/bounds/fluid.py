@@ -51,7 +51,7 @@ def fluid_bounds(job: Job, tables: CostTables) -> FluidBounds:
     )
 
 
-def lower_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
+def fleet_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
     """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
     tasks = job.workflow.tasks
     devices = np.zeros(fluid.device_seconds.shape[1])

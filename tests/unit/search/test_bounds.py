@@ -1,0 +1,167 @@
+"""Lower bounds hold: for every option and every step that the kernels cost, on jobs of all kinds."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.random_plans import random_assignments, random_options
+from benchmarks.search import small_job
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.bounds import lower_bound
+from hetrl.search.bounds.generation import generation_bound
+from hetrl.search.bounds.problem import grid_of, task_bounds
+from hetrl.search.bounds.scoring import scoring_bound
+from hetrl.search.bounds.training import training_bound
+from hetrl.search.context import INFEASIBLE_COST, SearchContext
+from hetrl.spec.job import Job
+from hetrl.spec.load import job_from_values
+from hetrl.spec.presets import benchmark_instance
+from tests.helpers.jobs import two_nodes, workflow_job
+
+ROUNDING = 1e-9
+BOUNDS = {"train": training_bound, "score": scoring_bound, "generate": generation_bound}
+
+
+def context_of(job: Job) -> SearchContext:
+    return SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+
+
+def mixed_job(**overrides: object) -> Job:
+    """Four types in five nodes of different sizes."""
+    nodes = [
+        {"id": f"n{number}", "gpus": count, "type": kind, "interconnect": "PCIe-Gen4", "network": network}
+        for number, (count, kind, network) in enumerate(
+            [
+                (4, "H100", "400Gbps"),
+                (2, "A100-40GB", "100Gbps"),
+                (8, "L40S", "10Gbps"),
+                (3, "L4", "25Gbps"),
+                (4, "H100", "400Gbps"),
+            ]
+        )
+    ]
+    values = {
+        "workflow": {
+            "algorithm": "PPO",
+            "actor_model": "Qwen2.5-7B",
+            "critic_model": "Qwen2.5-1.5B",
+            "reward_model": "Qwen2.5-1.5B",
+            "reference_model": "Qwen2.5-7B",
+        },
+        "cluster_topology": {"nodes": nodes},
+        "batch": {"num_prompts": 50},
+    }
+    return job_from_values(values, source="mixed", overrides=overrides)
+
+
+JOBS = {
+    "two nodes": two_nodes,
+    "LoRA": lambda: two_nodes({"precision.lora_rank": 16}),
+    "several epochs": lambda: two_nodes({"batch.num_epochs": 3, "batch.num_mini_batches": 2}),
+    "asynchronous": lambda: two_nodes({"workflow.staleness": 2}),
+    "DPO": lambda: workflow_job("DPO"),
+    "ReMax": lambda: workflow_job("ReMax"),
+    "several rewards": lambda: workflow_job("multi-reward"),
+    "mixture of experts": lambda: workflow_job(
+        "GRPO", actor_model="Qwen/Qwen3-30B-A3B", reference_model="Qwen/Qwen3-30B-A3B"
+    ),
+    "four types": mixed_job,
+    "small 3": lambda: small_job(3),
+    "small 8": lambda: small_job(8),
+    "guideA": lambda: benchmark_instance("guideA/Llama-3-8B/PPO"),
+    "guideA 70B": lambda: benchmark_instance("guideA/Llama-3-70B/DPO"),
+    "guide20": lambda: benchmark_instance("guide20"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_option_undercuts_its_tasks_bound(name: str) -> None:
+    context = context_of(JOBS[name]())
+    job, tables = context.job, context.tables
+    options = list(islice(random_options(context, 11), 150))
+    checked = 0
+    for index, task in enumerate(job.workflow.tasks):
+        mine = [option for option in options if option.task == index]
+        if not mine:
+            continue
+        points = np.zeros((len(mine), len(tables.type_flops)), dtype=np.int64)
+        for row, option in enumerate(mine):
+            for stages in option.stages():
+                for node, _ in stages:
+                    points[row, tables.node_type[node]] += option.degree
+        bound = BOUNDS[task.kind](job, tables, index, points)
+        for option, least in zip(mine, bound, strict=True):
+            assert least <= option.seconds * (1 + ROUNDING), (
+                task.name,
+                option.degree,
+                option.stages(),
+                option.micro_batch,
+            )
+        checked += len(mine)
+    assert checked > 20
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_step_undercuts_the_bound(name: str) -> None:
+    context = context_of(JOBS[name]())
+    bound = lower_bound(context.job, context.tables, context.fluid)
+    assert bound > 0
+    feasible = 0
+    for grouping, assignment in islice(random_assignments(context, 5), 30):
+        cost = context.steps.cost(grouping, assignment, float("inf"))
+        if cost < INFEASIBLE_COST:
+            feasible += 1
+            assert bound <= cost * (1 + ROUNDING)
+    assert feasible > 0
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 30))
+def test_more_devices_never_raise_a_tasks_bound(seed: int) -> None:
+    context = context_of(small_job(seed))
+    tables = context.tables
+    counts = np.zeros(len(tables.type_flops), dtype=np.int64)
+    np.add.at(counts, tables.node_type, tables.node_devices)
+    grid = grid_of(counts.tolist())
+    for index, task in enumerate(context.job.workflow.tasks):
+        raw = BOUNDS[task.kind](context.job, tables, index, grid.points).reshape(grid.shape)
+        for axis in range(raw.ndim):
+            assert (np.diff(np.where(np.isfinite(raw), raw, 1e30), axis=axis) <= 1e-9 * np.abs(raw).min()).all()
+
+
+def test_a_slower_network_never_lowers_the_bound_of_forced_rings() -> None:
+    def bound(network: str) -> float:
+        values = {"cluster_topology.network": {"zone": {"bandwidth": network, "latency": "50us"}}}
+        context = context_of(two_nodes(values))
+        return lower_bound(context.job, context.tables, context.fluid)
+
+    assert bound("1Gbps") >= bound("100Gbps")
+
+
+def test_one_device_of_one_type_is_bounded_tightly() -> None:
+    """One pipeline stage, one replica: the bound is the time itself, up to the head's and the optimizer's parts."""
+    job = job_from_values(
+        {
+            "workflow": {
+                "algorithm": "DPO",
+                "actor_model": "Qwen2.5-0.5B",
+                "reference_model": "Qwen2.5-0.5B",
+                "online": False,
+            },
+            "cluster_topology": {"nodes": [{"id": "one", "gpus": 1, "type": "H100", "interconnect": "PCIe-Gen4"}]},
+            "batch": {"num_prompts": 16, "max_response_tokens": 512},
+        },
+        source="one device",
+    )
+    context = context_of(job)
+    bound = task_bounds(job, context.tables, context.fluid, grid_of([1]))[:, -1]
+    for index in range(len(job.workflow.tasks)):
+        fastest = context.steps.alone(index, context.all_devices)[0]
+        assert bound[index] <= fastest.seconds * (1 + ROUNDING)
+        assert bound[index] >= fastest.seconds * 0.999
