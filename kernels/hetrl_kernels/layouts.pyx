@@ -273,9 +273,10 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
     cdef list found = []
     cdef int* order = <int*>malloc(t.num_nodes * sizeof(int))
     cdef int* groups = <int*>malloc((devices.num_devices + 1) * sizeof(int))
+    cdef int* turned = <int*>malloc((devices.num_devices + 1) * sizeof(int))
     cdef int* nodes = <int*>malloc((devices.num_devices + 1) * sizeof(int))
     cdef int* first = <int*>malloc((devices.num_devices + 2) * sizeof(int))
-    cdef int d, p, start, stop, use, num_nodes, num_groups, model = t.task_model[task]
+    cdef int i, d, p, start, stop, use, num_nodes, num_groups, model = t.task_model[task]
     cdef bint train = t.task_kind[task] == TRAIN
     cdef Splitter splitter
     num_nodes = ordered_nodes(t, task, devices, order)
@@ -295,11 +296,17 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
                     if use > MANY_GROUPS and PIPELINES[p] & (PIPELINES[p] - 1):
                         continue
                     chain(t, splitters if p else splitters[:1], devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
+                    if p and train and varied:
+                        # slowest first: late stages keep fewer micro-batches, which leaves fast devices room for layers
+                        for i in range(use):
+                            turned[i] = groups[start + use - 1 - i]
+                        chain(t, splitters, devices, turned, use, PIPELINES[p], nodes, first, found, train)
         if not train:
             splitter = new_splitter(t, task, d, 0.0)
             per_type(t, splitter, devices, groups, num_groups, nodes, first, found, pipelines)
     free(order)
     free(groups)
+    free(turned)
     free(nodes)
     free(first)
     return found
