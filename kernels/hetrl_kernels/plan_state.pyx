@@ -710,7 +710,8 @@ cdef class PlanState(Arena):
                     return INFINITY
                 self.write_ticks(self.orders.work.seconds + i, seconds)
         self.outcome = ABOVE_LIMIT
-        if self.schedule_stale and self.orders.largest_load() * self.unit > limit:
+        # a group's load holds its weight syncs, which a move may shorten: it is a bound only where they are known
+        if self.schedule_stale and not self.transfers_stale and self.orders.largest_load() * self.unit > limit:
             return INFINITY
         if self.transfers_stale:
             for i in range(self.num_needs):
