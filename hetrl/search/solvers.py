@@ -19,7 +19,7 @@ def solve(
     progress: Callable[[str, float], None] | None = None,
     bound_progress: Callable[[float, float, float], None] | None = None,
     warm_start: Plan | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     ray_address: str | None = None,
 ) -> SearchResult:
     """Solve with the solver that the job names.
@@ -28,19 +28,28 @@ def solve(
     ----------
     bound_progress
         Called with (lower bound, best so far, gap) by the exact solver; the other parameters, and the errors, are those
-        of `hetrl.search.hybrid.solve`. ``threads`` and ``ray_address`` are the hybrid solver's.
+        of `hetrl.search.hybrid.solve`.
+    threads
+        Processes; None for the solver's own choice: one for the hybrid solver, one per core for the exact one.
+    ray_address
+        The hybrid solver's.
     """
     if job.optimizer.solver == "ilp":
         if ray_address is not None:
             raise SpecError(
                 Problem(path="--ray", message="the exact solver runs on one machine", valid="solver: hybrid")
             )
-        return _exact(job, costs, bound_progress, warm_start)
-    return hybrid.solve(job, costs, progress=progress, warm_start=warm_start, threads=threads, ray_address=ray_address)
+        return _exact(job, costs, bound_progress, warm_start, threads)
+    lanes = 1 if threads is None else threads
+    return hybrid.solve(job, costs, progress=progress, warm_start=warm_start, threads=lanes, ray_address=ray_address)
 
 
 def _exact(
-    job: Job, costs: UnitCosts, progress: Callable[[float, float, float], None] | None, warm_start: Plan | None
+    job: Job,
+    costs: UnitCosts,
+    progress: Callable[[float, float, float], None] | None,
+    warm_start: Plan | None,
+    threads: int | None,
 ) -> SearchResult:
     from hetrl.search.exact.solver import solve_exact
 
@@ -53,6 +62,7 @@ def _exact(
         mip=settings.mip,
         progress=progress,
         warm_start=warm_start,
+        threads=threads,
     )
     if proof.plan is None or proof.estimate is None:
         raise InfeasibleError(f"proven in the declared space: {proof.message}", list(proof.reasons))

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--certificate", type=Path, help="where the exact solver's certificate goes (default: beside --out)"
     )
     parser.add_argument(
-        "--threads", type=_lanes, default=1, metavar="N", help="processes that search (0: one per core); same plan"
+        "--threads", type=_lanes, metavar="N", help="processes that search (0: one per core); same plan"
     )
     parser.add_argument(
         "--ray",
