@@ -123,7 +123,7 @@ def plans_equal_reference(num_plans: int) -> dict[str, float]:
             arrays = plan_arrays(context, plan) if plan is not None else None
             if plan is None or arrays is None:
                 continue
-            annealer = PlanAnnealer(context.kernel_tables, arrays)
+            annealer = PlanAnnealer(context.links, arrays)
             for turn in range(5):
                 moved = moved_plan(context, plan, arrays, annealer.nodes())
                 theirs, mine = evaluate(context.job, moved, context.costs).step_seconds, annealer.seconds

@@ -37,7 +37,7 @@ class Case:
 
     def annealer(self) -> PlanAnnealer:
         """A new state of the plan."""
-        return PlanAnnealer(self.context.kernel_tables, self.arrays)
+        return PlanAnnealer(self.context.links, self.arrays)
 
 
 def job_of(num_devices: int, algorithm: str) -> Job:

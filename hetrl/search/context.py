@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from hetrl.spec.job import Job
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Topology
 from hetrl_kernels.groups import Steps
+from hetrl_kernels.links import Links
 from hetrl_kernels.options import Finder
 from hetrl_kernels.tables import Tables
 
@@ -105,6 +106,11 @@ class SearchContext:
             job.optimizer.minimises_dollars,
             math.inf if limit is None else limit,
         )
+
+    @cached_property
+    def links(self) -> Links:
+        """The fleet's links in the orders that level 5 compares them in; worked out on first use."""
+        return Links(self.kernel_tables)
 
     def __reduce__(self) -> tuple[Callable[..., SearchContext], tuple[Job, UnitCosts]]:
         """Travel to another process as the job, which is lowered again there."""

@@ -39,7 +39,7 @@ def polish(rules: NodeRules, plan: Plan, seed: int, num_moves: int = NUM_MOVES) 
     arrays = plan_arrays(context, plan) if not rules.kept else None
     if arrays is None:
         return plan
-    annealer = PlanAnnealer(context.kernel_tables, arrays)
+    annealer = PlanAnnealer(context.links, arrays)
     before = annealer.seconds
     if not math.isfinite(before):
         return plan

@@ -10,6 +10,7 @@ cdef struct Level:  # nodes that a node reaches equally well
 
 
 cdef class Links(Arena):
+    cdef readonly Tables t
     cdef readonly int num_kinds, num_nodes, words
     cdef int* latency_rank  # [kinds] position in the order of latencies
     cdef int* bandwidth_rank  # [kinds] position in the order of bandwidths

@@ -15,6 +15,7 @@ cdef class Links(Arena):
         cdef int a, b, kind, place
         cdef int n = t.num_nodes
         cdef dict pair_of = {}
+        self.t = t
         self.num_nodes = n
         self.words = (n + 63) // 64
         for a in range(n):

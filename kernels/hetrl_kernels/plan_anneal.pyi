@@ -1,11 +1,11 @@
 from collections.abc import Sequence
 
-from hetrl_kernels.tables import Tables
+from hetrl_kernels.links import Links
 
 class PlanAnnealer:
     num_blocks: int
     scale: float
-    def __init__(self, t: Tables, plan: object, scale: float = 0.0) -> None: ...
+    def __init__(self, links: Links, plan: object, scale: float = 0.0) -> None: ...
     @property
     def seconds(self) -> float: ...
     def rebuild(self, nodes: Sequence[int]) -> None: ...

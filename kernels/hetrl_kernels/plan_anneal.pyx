@@ -21,8 +21,8 @@ cdef class PlanAnnealer(PlanState):
 
     Parameters
     ----------
-    t
-        The lowered job.
+    links
+        The lowered job's links.
     plan
         Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
     scale
@@ -40,9 +40,9 @@ cdef class PlanAnnealer(PlanState):
     cdef int[MOST_MOVED] blocks
     cdef int from_first, number, first, second
 
-    def __init__(self, t, plan, double scale=0.0):
+    def __init__(self, links, plan, double scale=0.0):
         cdef int b, i, node
-        PlanState.__init__(self, t, plan, scale)
+        PlanState.__init__(self, links, plan, scale)
         twins, classes = {}, {}
         twin, class_of = [], []
         for b in range(self.num_blocks):

@@ -33,17 +33,18 @@ cdef class PlanState(Arena):
 
     Parameters
     ----------
-    t
-        The lowered job.
+    links
+        The lowered job's links.
     plan
         Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
     scale
         Ticks per second; by default such that the given plan's step is about 2^51 ticks.
     """
 
-    def __init__(self, Tables t, plan, double scale=0.0):
+    def __init__(self, Links links, plan, double scale=0.0):
+        cdef Tables t = links.t
         self.t = t
-        self.links = Links(t)
+        self.links = links
         self.signatures = Signatures(SIGNATURE_BITS)
         self.orders = Orders()
         self.log.words = <WordWrite*>self.room(LOG_ROOM * sizeof(WordWrite))

@@ -47,14 +47,14 @@ def feasible_plans(context: SearchContext, seed: int, *, tries: int = 40) -> Ite
 def anew(context: SearchContext, arrays: PlanArrays, annealer: PlanAnnealer) -> float:
     """Seconds of a state that is built with the blocks where they are now."""
     nodes = np.array(annealer.nodes(), dtype=np.int32)
-    return PlanAnnealer(context.kernel_tables, arrays._replace(block_node=nodes), annealer.scale).seconds
+    return PlanAnnealer(context.links, arrays._replace(block_node=nodes), annealer.scale).seconds
 
 
 def check(context: SearchContext, plan: Plan, seed: int, rounds: int) -> list[float]:
     """Wander, and compare delta, new state and evaluator after each round; the seconds seen."""
     arrays = plan_arrays(context, plan)
     assert arrays is not None
-    annealer = PlanAnnealer(context.kernel_tables, arrays)
+    annealer = PlanAnnealer(context.links, arrays)
     seen = []
     for turn in range(rounds):
         seconds = annealer.seconds
@@ -134,7 +134,7 @@ def test_early_rejection_leaves_the_trajectory_as_it_is() -> None:
         assert arrays is not None
         ended = []
         for early in (True, False):
-            annealer = PlanAnnealer(context.kernel_tables, arrays)
+            annealer = PlanAnnealer(context.links, arrays)
             counters = annealer.anneal(7, 3000, 0.02, 0.0005, early=early)
             assert sum(counters[:4]) == 3000
             ended.append((annealer.nodes(), annealer.seconds, counters[0], counters[4]))
@@ -154,7 +154,7 @@ def test_annealing_is_never_worse_and_keeps_groups_apart_on_request() -> None:
         after = evaluate(context.job, polished, context.costs).step_seconds
         assert after <= before
         better += after < before
-        annealer = PlanAnnealer(context.kernel_tables, arrays)
+        annealer = PlanAnnealer(context.links, arrays)
         annealer.anneal(1, 3000, 0.02, 0.0005, between_groups=False)
         moved = moved_plan(context, plan, arrays, annealer.nodes())
         for mine, theirs in zip(plan.groups, moved.groups, strict=True):
@@ -169,7 +169,7 @@ def test_one_chain_per_seed() -> None:
     assert arrays is not None
     runs = []
     for seed in (1, 1, 2):
-        annealer = PlanAnnealer(context.kernel_tables, arrays)
+        annealer = PlanAnnealer(context.links, arrays)
         runs.append((annealer.wander(seed, 200), annealer.nodes()))
     assert runs[0] == runs[1] != runs[2]
 
