@@ -54,7 +54,9 @@ def tiny_job(seed: int) -> Job:
         if twins and number and size == sizes[number - 1]:
             node = {**nodes[-1], "id": f"node-{number}"}
         nodes.append(node)
-    actor, other, algorithm = rng.choice(MODELS), rng.choice(MODELS), rng.choice(ALGORITHMS)
+    algorithm = rng.choice(ALGORITHMS)
+    models = MODELS[:2] if algorithm in ("PPO", "multi-reward") else MODELS
+    actor, other = rng.choice(models), rng.choice(models)
     workflow: dict[str, Any] = {"algorithm": algorithm, "actor_model": actor, "reference_model": actor}
     if algorithm == "DPO":
         workflow["online"] = rng.random() < 0.5
@@ -67,8 +69,15 @@ def tiny_job(seed: int) -> Job:
     if algorithm != "DPO" and rng.random() < 0.3:
         workflow["staleness"] = rng.choice([1, 2])
     batch = {"num_prompts": rng.choice([8, 16, 48]), "max_response_tokens": 512}
+    optimizer = {}
+    if algorithm in ("PPO", "multi-reward"):  # six or seven tasks: fewer devices, and the options of executable plans
+        nodes, batch["num_prompts"] = nodes[:2], 4
+        for node in nodes:
+            node["gpus"] = 1
+        optimizer["executable"] = rng.random() < 0.9
     return job_from_values(
-        {"workflow": workflow, "cluster_topology": {"nodes": nodes}, "batch": batch}, source=f"tiny {seed}"
+        {"workflow": workflow, "cluster_topology": {"nodes": nodes}, "batch": batch, "optimizer": optimizer},
+        source=f"tiny {seed}",
     )
 
 
@@ -119,7 +128,7 @@ def _all_columns(problem: ExactProblem, tasks: tuple[int, ...], vector: Vector) 
             if option.weights == SHARED:
                 partner = next(other for other in chosen if other.task == trainer)
                 pairs[trainer, option.task] = [(partner, option)]
-                fronts[trainer], fronts[option.task] = [], []
+                fronts[option.task] = []
         search = GroupColumns(
             problem.finder,
             tasks,
