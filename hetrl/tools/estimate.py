@@ -31,7 +31,7 @@ from hetrl.spec.yaml_text import parse_yaml, read_text
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import is_plan, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
-from hetrl.tools.plan_text import layout_text
+from hetrl.tools.plan_text import layout_text, step_word
 from hetrl.units import format_seconds
 
 
@@ -125,7 +125,7 @@ def estimate_lines(job: Job, plan: Plan, estimate: Estimate) -> list[str]:
     lines = []
     if estimate.feasible:
         lines.append(
-            f"step {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
+            f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
             f"MFU {estimate.model_flops_utilisation:.1%}, critical path: {' > '.join(estimate.schedule.critical_path)}"
         )
     else:

@@ -20,6 +20,7 @@ from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_notes import offload_notes
+from hetrl.tools.plan_text import step_word
 from hetrl.units import format_seconds
 
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _figures(job: Job, estimate: Estimate) -> str:
     """Step or period, and the price where that is the objective."""
-    text = f"{'period' if job.staleness else 'step'} {format_seconds(estimate.step_seconds)}"
+    text = f"{step_word(job)} {format_seconds(estimate.step_seconds)}"
     if job.optimizer.minimises_dollars and estimate.usd_per_step is not None:
         text += f", ${estimate.usd_per_step:.4g}"
     return text

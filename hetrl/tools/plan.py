@@ -37,6 +37,9 @@ from hetrl.tools.plan_text import plan_text
 if TYPE_CHECKING:
     from hetrl.search.exact.result import ExactResult
 
+MOST_LANES = 1024
+"""Processes that a search may be asked to start."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl plan``."""
@@ -237,10 +240,10 @@ def _proof_entries(job: Job, proof: ExactResult, certificate: str) -> dict[str, 
 
 
 def _lanes(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number or len(os.sched_getaffinity(0))
+    if not text.isdecimal() or int(text) > MOST_LANES:
+        raise argparse.ArgumentTypeError(f"a number of processes up to {MOST_LANES}, or 0 for one per core: {text!r}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(text) or cores or 1
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, object]:

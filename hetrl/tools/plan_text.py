@@ -33,7 +33,7 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     console.print(_memory_table(job, result))
     price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.2f} per step"
     console.print(
-        f"step {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
+        f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
         f"MFU {estimate.model_flops_utilisation:.1%}{price}; {_provenance(document)}",
         highlight=False,
     )
@@ -50,6 +50,11 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
         for line in assumed_lines(document.assumed):
             console.print(f"  {line}", highlight=False, markup=False)
     return console.export_text(styles=False).rstrip()
+
+
+def step_word(job: Job) -> str:
+    """Return what the time of one step is: with staleness, steps overlap and it is their period."""
+    return "period" if job.staleness else "step"
 
 
 def assumed_lines(assumed: Mapping[str, str]) -> list[str]:

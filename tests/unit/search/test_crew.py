@@ -136,3 +136,9 @@ def test_plan_json_has_the_same_bytes_from_python_and_from_commands_whatever_the
     assert timings["threads"] == 2
     assert set(timings["stages"]) == {"read", "search", "report"}
     assert timings["work"]["options_costed"] > 0
+
+
+@pytest.mark.parametrize("wrong", ["-1", "two", "1025"])
+def test_a_wrong_number_of_lanes_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--config", "job.yaml", "--threads", wrong]) == 2
+    assert "a number of processes up to 1024, or 0 for one per core" in capsys.readouterr().err
