@@ -16,7 +16,7 @@ from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.level4_assignment import node_moves
 from hetrl.search.level5_placement import place
-from hetrl.search.level5_polish import polish
+from hetrl.search.level5_polish import plan_seconds, polish
 from hetrl.search.level5_refine import refined
 from hetrl.spec.job import Job
 from hetrl_kernels.anneal import anneal
@@ -121,23 +121,26 @@ def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
     context = rules.context
     job = context.job
 
-    def evaluated(plan: Plan) -> tuple[Plan, Estimate]:
-        return plan, evaluate(job, plan, context.costs)
+    def costed(plan: Plan) -> tuple[float, Plan]:
+        seconds = None if job.optimizer.minimises_dollars else plan_seconds(context, plan)
+        if seconds is None:
+            seconds = objective_of(job, evaluate(job, plan, context.costs))
+        return seconds, plan
 
-    def objective(pair: tuple[Plan, Estimate]) -> float:
-        return objective_of(job, pair[1])
+    best = min((costed(place(rules, candidate, exact_shares=exact)) for exact in (True, False)), key=_first)
+    if math.isfinite(best[0]):
+        polished = polish(rules, best[1], job.optimizer.seed)
+        if polished is not best[1]:
+            best = min(best, costed(polished), key=_first)
+        for split_layers in (True, False):
+            plan = refined(rules, best[1], split_layers=split_layers)
+            if plan != best[1]:
+                best = min(best, costed(plan), key=_first)
+    return best[1], evaluate(job, best[1], context.costs)
 
-    best = min((evaluated(place(rules, candidate, exact_shares=exact)) for exact in (True, False)), key=objective)
-    if not best[1].feasible:
-        return best
-    polished = polish(rules, best[0], job.optimizer.seed)
-    if polished is not best[0]:
-        best = min(best, evaluated(polished), key=objective)
-    for split_layers in (True, False):
-        plan = refined(rules, best[0], split_layers=split_layers)
-        if plan != best[0]:
-            best = min(best, evaluated(plan), key=objective)
-    return best
+
+def _first(pair: tuple[float, Plan]) -> float:
+    return pair[0]
 
 
 def objective_of(job: Job, estimate: Estimate) -> float:

@@ -10,6 +10,7 @@ import math
 
 from hetrl.plan.plan import Plan
 from hetrl.search.constraints import NodeRules
+from hetrl.search.context import SearchContext
 from hetrl.search.plan_arrays import moved_plan, plan_arrays
 from hetrl_kernels.plan_anneal import PlanAnnealer
 
@@ -45,3 +46,12 @@ def polish(rules: NodeRules, plan: Plan, seed: int, num_moves: int = NUM_MOVES) 
         return plan
     annealer.anneal(seed, num_moves, START_TEMPERATURE, END_TEMPERATURE, between_groups=rules.free)
     return moved_plan(context, plan, arrays, annealer.nodes()) if annealer.seconds < before else plan
+
+
+def plan_seconds(context: SearchContext, plan: Plan) -> float | None:
+    """Return what the evaluator would say of a plan's step (or period), to 1e-12, in a fraction of its time.
+
+    Infinite for infeasible plans; None for those that the kernel does not cover.
+    """
+    arrays = plan_arrays(context, plan)
+    return PlanAnnealer(context.links, arrays).seconds if arrays is not None else None
