@@ -14,6 +14,7 @@ from hetrl_profiler.fit.samples import Samples
 
 LEAST_LOG_COEFFICIENT = -4.0
 """A term may all but vanish, yet a mean over devices and a shift by few points still see it."""
+ROWS_OF_A_DEVICE = 2000
 SIZE_WEIGHT = 0.75
 """Weight of a row grows with seconds^0.75: what lies beyond the data is extrapolated from the large shapes."""
 
@@ -75,6 +76,21 @@ def mean_rooflines(many: Sequence[dict[str, Roofline]]) -> dict[str, Roofline]:
                 ),
                 power=known[0].power,
             )
+    return out
+
+
+def joint_rooflines(devices: Sequence[Samples]) -> dict[str, Roofline]:
+    """One roofline for several devices, per engine; each device counts with at most `ROWS_OF_A_DEVICE` rows."""
+    out = {}
+    for code, engine in enumerate(ENGINES):
+        parts = []
+        for samples in devices:
+            rows = np.random.default_rng(0).permutation(np.flatnonzero(samples.engine == code))[:ROWS_OF_A_DEVICE]
+            if len(rows):
+                parts.append(samples.take(rows))
+        if parts:
+            terms = np.concatenate([part.work.terms for part in parts], axis=1)
+            out[engine] = fit_roofline(terms, np.concatenate([part.seconds for part in parts]), parts[0].operator)
     return out
 
 

@@ -1,9 +1,9 @@
 """A device with few or no measurements: what known devices have in common, and a correction from its own points.
 
-The typical model is the geometric mean of the known devices' roofline coefficients and one tree ensemble over all
-their residuals (each against its own roofline, with features relative to the chip). A new device shifts those
-coefficients, as far as its points ask for it, keeps the residual, and adds a Gaussian-process correction whose
-hyper-parameters, like the use of the borrowed residual at all, are chosen by leave-one-out error.
+The typical model is the geometric mean of the known devices' roofline coefficients (of prefill, one fit to all) and
+one tree ensemble over all their residuals (each against its own roofline, with features relative to the chip). A new
+device shifts those coefficients, as far as its points ask for it, keeps the residual, and adds a Gaussian-process
+correction whose hyper-parameters, like the use of the borrowed residual at all, are chosen by leave-one-out error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hetrl.cost.fitted import Forest, KernelCorrection, Roofline, kernel
 from hetrl.cost.operators import ENGINES, TYPICAL, UNFITTED, OperatorLibrary, OperatorModel, coordinates
 from hetrl.cost.work import Array, features
 from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges
-from hetrl_profiler.fit.roofline import fit_rooflines, mean_rooflines, roofline_seconds
+from hetrl_profiler.fit.roofline import fit_rooflines, joint_rooflines, mean_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples
 from hetrl_profiler.fit.trees import BOOSTING, Boosting, boosting_of, fit_forest
 
@@ -86,7 +86,10 @@ def _typical_parts(devices: Sequence[Samples], boosting: Boosting) -> tuple[dict
         base = roofline_seconds(rooflines, part)
         blocks.append(features(part.work, base, part.engine.astype(float), part.chip))
         targets.append(np.log(part.seconds / base))
-    return mean_rooflines(own), fit_forest(np.concatenate(blocks), np.concatenate(targets), boosting)
+    # Terms of prefill can stand for each other: the mean of devices that chose differently would be like none of them.
+    joint = devices[0].operator == "attention_prefill"
+    common = joint_rooflines(devices) if joint else mean_rooflines(own)
+    return common, fit_forest(np.concatenate(blocks), np.concatenate(targets), boosting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

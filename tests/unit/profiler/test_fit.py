@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hetrl.cost.fitted import Roofline
 from hetrl.cost.work import POWERS, Chip, work_of
 from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, fit_curve
-from hetrl_profiler.fit.roofline import fit_roofline
+from hetrl_profiler.fit.roofline import fit_roofline, joint_rooflines
+from hetrl_profiler.fit.samples import Samples
 from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _weights
 
 CHIP = Chip(flops_per_second=100e12, memory_bytes_per_second=1e12, num_multiprocessors=100, l2_bytes=5e7)
@@ -24,6 +27,29 @@ def test_the_roofline_of_decode_is_found_again() -> None:
     found = fit_roofline(terms, truth.seconds(terms), "attention_decode")
     assert found.power == truth.power
     assert found.seconds(terms) == pytest.approx(truth.seconds(terms), rel=1e-2)
+
+
+def test_devices_alike_have_their_roofline_in_common() -> None:
+    rng = np.random.default_rng(1)
+    truth = Roofline(offset_seconds=5e-6, coefficients=(1.5, 1.2))
+    devices = []
+    for peak in (100e12, 400e12):
+        chip = replace(CHIP, flops_per_second=peak)
+        dims = 2.0 ** rng.uniform(4, 13, (3, 300))
+        devices.append(
+            Samples(
+                operator="gemm",
+                dtype="bf16",
+                device=f"{peak}",
+                chip=chip,
+                dims=dims,
+                seconds=truth.seconds(work_of("gemm", dims, 2, chip).terms),
+                engine=np.zeros(300, dtype=np.int64),
+            )
+        )
+    found = joint_rooflines(devices)
+    assert list(found) == ["vllm"]
+    assert found["vllm"].coefficients == pytest.approx(truth.coefficients, rel=1e-2)
 
 
 def test_no_arithmetic_beyond_the_peak() -> None:
