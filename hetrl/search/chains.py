@@ -14,7 +14,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.plan.plan import Plan
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
-from hetrl.search.level4_assignment import node_moves
+from hetrl.search.level4_assignment import idle_moves, node_moves
 from hetrl.search.level5_placement import place
 from hetrl.search.level5_polish import plan_seconds, polish
 from hetrl.search.level5_refine import refined
@@ -114,6 +114,24 @@ def run_descent(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], in
                 break
     near = {each.assignment: each for each in seen if each.cost < descent.near_ratio * current.cost}
     return sorted(near.values(), key=lambda each: each.cost), spent
+
+
+def run_idling(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], int]:
+    """Leave devices unused where groups are faster without them; as `run_descent`."""
+    start = cost_exactly(rules, descent.candidate)
+    best, spent = start, 0
+    grouping = (*start.grouping, ())
+    for assignment in idle_moves(rules.context, start.assignment):
+        if spent == descent.num_moves:
+            break
+        spent += 1
+        cost = rules.context.steps.cost(grouping, assignment, best.cost)
+        if cost < best.cost:
+            best = Candidate(grouping=grouping, assignment=assignment, cost=cost)
+    if best is start:
+        return [start], spent
+    near, more = run_descent(rules, replace(descent, candidate=best, num_moves=descent.num_moves - spent))
+    return near, spent + more
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:

@@ -25,6 +25,7 @@ from hetrl.search.chains import (
     finish,
     run_chain,
     run_descent,
+    run_idling,
 )
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
@@ -44,6 +45,8 @@ WHOLE_KEPT = 4
 """The same of those that give whole device types."""
 NUM_DESCENDED = 3
 """Finalists whose nodes change groups one by one before the fine moves."""
+IDLING_DEVICES = 160
+"""So many devices have the finalists together that are tried with devices left unused: 8 on guide20, at least one."""
 NUM_PLACED = 8
 """Candidates of which whole plans are made and evaluated."""
 PLACED_RATIO = 1.04
@@ -267,12 +270,24 @@ class Halving:
 
     def descend(self, survivors: list[Candidate]) -> list[Candidate]:
         """Move nodes and types of the best finalists that have several groups; all, sorted afterwards."""
-        movable = [each for each in survivors if len(each.grouping) > 1][:NUM_DESCENDED]
+        movable = [each for each in survivors if len(each.grouping) > 1]
+        survivors = self.moved(survivors, movable[:NUM_DESCENDED], run_descent)
+        busy = [each for each in survivors if each.grouping[-1]]  # what fits nowhere may fit on fewer devices
+        num_idled = max(1, IDLING_DEVICES // self.context.topology.num_devices)
+        return self.moved(survivors, busy[:num_idled], run_idling)
+
+    def moved(
+        self,
+        survivors: list[Candidate],
+        chosen: list[Candidate],
+        work: Callable[[NodeRules, Descent], tuple[list[Candidate], int]],
+    ) -> list[Candidate]:
+        """Survivors with what a kind of moves made of the chosen ones, best first."""
         descents = [
-            Descent(candidate=each, num_moves=self.effort.descent_moves, near_ratio=PLACED_RATIO) for each in movable
+            Descent(candidate=each, num_moves=self.effort.descent_moves, near_ratio=PLACED_RATIO) for each in chosen
         ]
         found = {each.grouping: each for each in survivors}
-        for answer in self.crew.map(run_descent, descents, [each.grouping for each in movable], self.stopped):
+        for answer in self.crew.map(work, descents, [each.grouping for each in chosen], self.stopped):
             if answer is None:
                 continue
             near, spent = answer

@@ -134,15 +134,8 @@ def node_moves(context: SearchContext, assignment: Assignment) -> Iterator[Assig
 
     Nodes that are alike, links and owners included, are moved once.
     """
-    counts = np.stack([np.frombuffer(key, dtype=np.int32) for key in assignment])
-    tables = context.tables
-    links = np.sort(tables.link_kind, axis=1)
-    looks: dict[bytes, list[int]] = {}
-    for node in context.nodes:
-        look = tables.node_kind[node].tobytes() + links[node].tobytes() + counts[:, node].tobytes()
-        looks.setdefault(look, [node])
-    types = [list(np.flatnonzero(tables.node_type == kind)) for kind in range(len(tables.type_flops))]
-    units = [*types, *looks.values()]
+    counts, tables = _counts(assignment), context.tables
+    units = _units(context, counts)
     for unit in units:
         for group in range(len(assignment)):
             changed = counts.copy()
@@ -156,6 +149,36 @@ def node_moves(context: SearchContext, assignment: Assignment) -> Iterator[Assig
             changed[:, unit] = 0
             changed[owner, unit] = tables.node_devices[unit]
         yield from _if_new(changed, counts)
+
+
+def idle_moves(context: SearchContext, assignment: Assignment) -> Iterator[Assignment]:
+    """Yield assignments in which a group gives up its devices of a node or type; they become a last, idle group."""
+    counts = _counts(assignment)
+    for unit in _units(context, counts):
+        for group in range(len(counts)):
+            if not counts[group, unit].any():
+                continue
+            changed = np.vstack([counts, np.zeros_like(counts[:1])])
+            changed[-1, unit] = changed[group, unit]
+            changed[group, unit] = 0
+            if changed[group].any():
+                yield as_assignment(changed.tolist())
+
+
+def _counts(assignment: Assignment) -> NDArray[np.int32]:
+    return np.stack([np.frombuffer(key, dtype=np.int32) for key in assignment])
+
+
+def _units(context: SearchContext, counts: NDArray[np.int32]) -> list[list[int]]:
+    """Types, and single nodes; of nodes that are alike, links and owners included, one."""
+    tables = context.tables
+    links = np.sort(tables.link_kind, axis=1)
+    looks: dict[bytes, list[int]] = {}
+    for node in context.nodes:
+        look = tables.node_kind[node].tobytes() + links[node].tobytes() + counts[:, node].tobytes()
+        looks.setdefault(look, [node])
+    types = [np.flatnonzero(tables.node_type == kind).tolist() for kind in range(len(tables.type_flops))]
+    return [*types, *looks.values()]
 
 
 def _if_new(changed: NDArray[np.int32], counts: NDArray[np.int32]) -> Iterator[Assignment]:
