@@ -53,7 +53,8 @@ def option_error(context: SearchContext, option: Option) -> float:
     """Largest relative difference of an option's seconds and bytes to the readable evaluator's."""
     job = context.job
     task = job.workflow.tasks[option.task]
-    plan = task_plan(context, option, [job.topology.devices_of(node) for node in context.nodes], option.shares())
+    devices = [job.topology.devices_of(node) for node in context.nodes]
+    plan = task_plan(context, option, devices, option.shares(), keep_idle=True)
     worst = relative(task_estimate(job, task, plan, context.costs, tuple(option.kv_tokens())).seconds, option.seconds)
     # the search sizes memory for shares that may grow to all prompts
     everything = replace(

@@ -7,6 +7,7 @@ and of nothing else: whichever lane runs it, the answer has the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hetrl.cost.estimate import Estimate
@@ -135,7 +136,12 @@ def run_idling(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], int
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate with shares as costed and with exact ones; polish and refine the better plan; keep the best."""
+    """Place a candidate with shares as costed and with exact ones; improve the better plan."""
+    return improved(rules, [place(rules, candidate, exact_shares=exact) for exact in (True, False)])
+
+
+def improved(rules: NodeRules, plans: Sequence[Plan]) -> tuple[Plan, Estimate]:
+    """Level 5 of the best of some placed plans: annealed blocks, layers and shares split anew, as far as that helps."""
     context = rules.context
     job = context.job
 
@@ -145,7 +151,7 @@ def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
             seconds = objective_of(job, evaluate(job, plan, context.costs))
         return seconds, plan
 
-    best = min((costed(place(rules, candidate, exact_shares=exact)) for exact in (True, False)), key=_first)
+    best = min(map(costed, plans), key=_first)
     if math.isfinite(best[0]):
         polished = polish(rules, best[1], job.optimizer.seed)
         if polished is not best[1]:

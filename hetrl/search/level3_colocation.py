@@ -24,6 +24,8 @@ def task_plan(
     of_nodes: Sequence[Sequence[int]],
     shares: list[int],
     kept: TaskPlan | None = None,
+    *,
+    keep_idle: bool = False,
 ) -> TaskPlan:
     """Turn a kernel's option into a task plan.
 
@@ -35,7 +37,10 @@ def task_plan(
         Prompts of every replica.
     kept
         Plan of the task whose stages stay on their devices.
+    keep_idle
+        Keep replicas of engines and scorers that get no prompts; else they hold no weights and get none.
     """
+    trains = context.job.workflow.tasks[option.task].kind == "train"
     taken = [0] * len(of_nodes)
     replicas = []
     for number, (stages, share) in enumerate(zip(option.stages(), shares, strict=True)):
@@ -46,6 +51,8 @@ def task_plan(
             placed.append(Stage(num_layers=layers, devices=devices))
         if kept is not None:
             placed = list(kept.replicas[number].stages)
+        elif share == 0 and not trains and not keep_idle:
+            continue
         replicas.append(Replica(stages=tuple(placed), num_prompts=share))
     return TaskPlan(
         task=context.job.workflow.tasks[option.task].name,

@@ -72,6 +72,6 @@ def _exact(
         counts=dict(proof.counts),
         stopped_by_time=proof.stopped_by_time,
         interrupted=proof.interrupted,
-        lower_bound=0.0 if settings.minimises_dollars else proof.lower_bound,
+        lower_bound=0.0 if settings.minimises_dollars else min(proof.lower_bound, proof.estimate.step_seconds),
         proof=proof,
     )

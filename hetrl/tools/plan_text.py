@@ -13,6 +13,7 @@ from rich.table import Table
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument
 from hetrl.plan.plan import Plan, TaskPlan
+from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 from hetrl.units import format_bytes, format_seconds
@@ -38,7 +39,7 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
         highlight=False,
     )
     console.print(f"critical path: {' > '.join(estimate.schedule.critical_path)}", highlight=False)
-    for line in (*_bound_lines(result), *_search_lines(result)):
+    for line in (*_bound_lines(job, result), *_search_lines(result)):
         console.print(line, highlight=False)
     for title, lines in (("offloaded", document.notes), ("warning", document.warnings)):
         for line in lines:
@@ -186,17 +187,21 @@ def _provenance(document: PlanDocument) -> str:
     return "figures: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()))
 
 
-def _bound_lines(result: SearchResult) -> list[str]:
+def _bound_lines(job: Job, result: SearchResult) -> list[str]:
     if result.proof is not None:
-        return _proof_lines(result.proof)
+        return _proof_lines(job, result.proof)
     if result.lower_bound <= 0:
         return ["lower bound: none found"]
     return [f"lower bound {format_seconds(result.lower_bound)}: no plan is faster; gap {result.gap:.0%}"]
 
 
-def _proof_lines(proof: ExactResult) -> list[str]:
+def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
+    unit = "$ per step" if job.optimizer.minimises_dollars else "s"
     if proof.status == "optimal" and proof.gap <= 1e-9:
-        lines = ["proven optimal in the declared space"]
+        lines = [f"proven: the optimum of the declared space is {proof.objective:.5g} {unit}"]
+        gain = 1.0 - objective_of(job, proof.estimate) / proof.objective if proof.estimate is not None else 0.0
+        if gain > 1e-9:
+            lines.append(f"level 5 (layers and shares split anew) leaves the space and gains {gain:.2%}")
     elif proof.status == "optimal":
         lines = [f"proven to be within {proof.gap:.2%} of the best plan of the declared space"]
     else:

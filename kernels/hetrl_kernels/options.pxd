@@ -47,6 +47,7 @@ cdef class Finder:
     cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
     cdef Shares fill
+    cdef bint exact_fill  # shares by the threshold fill wherever they are costed
     cdef double cutoff  # negative, or seconds above which options are cut, and none for any other reason
 
     cdef double slow_limit(self, double fastest) noexcept nogil

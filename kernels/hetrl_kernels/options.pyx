@@ -39,6 +39,7 @@ cdef int[5] WEIGHTS_CHOICES = [RESIDENT, RESIDENT, ON_HOST, RESIDENT, ON_HOST]
 cdef int[5] OPTIMIZER_CHOICES = [ON_DEVICE, HOST_WHEN_IDLE, HOST_WHEN_IDLE, HOST, HOST]
 cdef enum:
     NUM_COMPARED = 48  # candidates that a new one is compared with before it is kept
+cdef int EXACT_FILL_DEVICES = 32  # in larger fleets shares are exact in the plans that are placed only
 cdef double SLOW_RATIO = 2.5  # options slower than this times the fastest are cut
 cdef double WORTH_FRACTION = 0.05  # nothing is offloaded or recomputed where less than this fraction of a device is at stake
 
@@ -165,6 +166,7 @@ cdef class Finder:
         self.kept = {}
         self.cuts = {}
         self.cutoff = -1.0
+        self.exact_fill = sum(tables.node_devices) <= EXACT_FILL_DEVICES
         self.fill = Shares(tables)
 
     cdef double slow_limit(self, double fastest) noexcept nogil:
@@ -217,7 +219,7 @@ cdef class Finder:
 
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0:
-        return self.fill.share(task, layout, shape, micro_batch, recompute, kv, self.cutoff >= 0, base, extra)
+        return self.fill.share(task, layout, shape, micro_batch, recompute, kv, self.exact_fill or self.cutoff >= 0, base, extra)
 
     cdef double seconds_of(self, Option option, int c, int prompts) noexcept:
         """Seconds of a replica of class ``c`` with a share."""

@@ -144,7 +144,7 @@ class Exhaustive:
 
     def plan_of(self, option: object) -> TaskPlan:
         """An option on the first devices of its canonical nodes."""
-        return task_plan(self.problem.context, option, self.of_nodes, option.shares())  # type: ignore[arg-type, attr-defined]
+        return task_plan(self.problem.context, option, self.of_nodes, option.shares(), keep_idle=True)  # type: ignore[arg-type, attr-defined]
 
     def sharing(self, task: int, trainer: Piece) -> tuple[Piece, ...]:
         """Scoring with the weights of the train task: its stages, at every micro-batch of scoring."""

@@ -53,7 +53,9 @@ class Placed:
             of_nodes = [range(start, start + int(count)) for start, count in zip(taken, counts, strict=True)]
             devices = tuple(device for each in of_nodes for device in each)
             groups.append(Group(tasks=tuple(names[option.task] for option in options), devices=devices))
-            plans.extend(task_plan(problem.context, option, of_nodes, option.shares()) for option in options)
+            plans.extend(
+                task_plan(problem.context, option, of_nodes, option.shares(), keep_idle=True) for option in options
+            )
             taken = [each.stop for each in of_nodes]
         return Plan(groups=tuple(groups), tasks=tuple(sorted(plans, key=lambda each: names.index(each.task))))
 

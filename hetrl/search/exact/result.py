@@ -229,8 +229,11 @@ class ExactResult:
     status
         ``optimal`` (proven in the declared space, up to the gap asked for), ``feasible`` (stopped, or something
         overflowed: the bound holds all the same) or ``infeasible`` (proven; see ``reasons``).
+    objective
+        Of ``optimal``: the optimum of the declared space. Otherwise what the plan costs.
     plan, estimate
-        The best plan; None if infeasible.
+        The best plan, None if infeasible: the optimum after level 5, which splits layers and shares anew and so leaves
+        the space, or the start where that is better still.
     lower_bound
         Objective (seconds, or dollars) that no plan of the declared space undercuts.
     seed_objective

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_what_goes_wrong_in_a_lane_is_raised_here() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Hear Ctrl-C also where the shell started the tests in the background, with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_leaves_no_lane_behind() -> None:
     with pytest.raises(KeyboardInterrupt), Processes(1, rules_of()) as crew:
         crew.map(interrupt_parent, [0], [0], never)
