@@ -39,14 +39,22 @@ cdef class Shares:
         Shares in proportion to the speeds; with ``exact`` those of the threshold fill where these are faster.
         """
         cdef int c
-        cdef double slowest
+        cdef int* filled
+        cdef double slowest, seconds
         cdef list times = [
             self.times_of(task, layout, c, shape, micro_batch, recompute, 0.0 if kv == NULL else kv[c])
             for c in range(layout.num_classes)
         ]
         slowest = self.even_shares(layout, times, base, extra)
-        if exact and layout.num_classes > 1 and slowest < INFINITY:
-            slowest = fmin(slowest, self.threshold_shares(layout, times, slowest, base, extra))
+        if not exact or layout.num_classes == 1 or slowest == INFINITY:
+            return slowest
+        filled = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        seconds = self.threshold_shares(layout, times, slowest, filled, filled + layout.num_classes)
+        if seconds < slowest:  # one prompt less may take longer: fewer but fuller micro-batches
+            slowest = seconds
+            for c in range(layout.num_classes):
+                base[c], extra[c] = filled[c], filled[layout.num_classes + c]
+        free(filled)
         return slowest
 
     cdef double even_shares(self, Layout layout, list times, int* base, int* extra):
