@@ -10,6 +10,7 @@ from itertools import islice, pairwise, product
 
 import numpy as np
 
+from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
@@ -23,6 +24,7 @@ from hetrl.search.exact.combining import ColumnSearch, Incumbent
 from hetrl.search.exact.placing import canonical_plans
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
+from hetrl.search.exact.space import Vector
 from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_columns, screen_partition
 from hetrl.search.exact.workers import Workers
 from hetrl.search.hybrid import solve
@@ -39,8 +41,8 @@ RISING_SLACKS = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
-START_WIDTH = 1.12
-"""Columns of the start's groups may be so much slower: level 5 has made the start faster than any column."""
+START_WIDTHS = (1.01, 1.04, 1.12)
+"""Columns of the start's groups may be so much slower than the start, which level 5 has made faster than any column."""
 FIRST_WIDENING = 1.05
 """Where the warm start lies outside the space, the first incumbent that is asked for, relative to it."""
 
@@ -146,22 +148,31 @@ class _Solver:
         """Find the plan's combination of columns in the space, if it has one."""
         problem, topology = self.problem, self.job.topology
         estimate = evaluate(self.job, plan, self.costs)
-        groups: list[list[Column]] = []
+        chosen: list[tuple[tuple[int, ...], Vector]] = []
         for group in plan.groups:
             counts = np.zeros(len(topology.nodes), dtype=np.int32)
             for device in group.devices:
                 counts[topology.devices[device].node] += 1
-            vector = problem.space.vector_of(counts.tolist())
             tasks = tuple(sorted(self.job.workflow.index(name) for name in group.tasks))
-            cutoffs = {task: START_WIDTH * estimate.tasks[self.job.workflow.tasks[task].name].seconds for task in tasks}
-            limits = np.full(problem.relaxed.num_phases, 1e-9)
-            for task, cutoff in cutoffs.items():
-                limits[problem.relaxed.phase_of[task]] += cutoff
-            groups.append(self.maker.make(vector, {tasks: limits}, {tasks: cutoffs})[tasks])
+            chosen.append((tasks, problem.space.vector_of(counts.tolist())))
+        groups: list[list[Column]] = []
+        for width in START_WIDTHS:
+            groups = [self.columns_near(tasks, vector, estimate, width) for tasks, vector in chosen]
+            if all(groups) or self.stop():
+                break
         for columns in product(*groups):
             relaxed = problem.relaxed.value(np.sum([column.rows for column in columns], axis=0))
             if relaxed < incumbent.objective or self.problem.dollars:
                 incumbent.offer(columns, relaxed)
+
+    def columns_near(self, tasks: tuple[int, ...], vector: Vector, estimate: Estimate, width: float) -> list[Column]:
+        """Columns of a group whose tasks take at most ``width`` times what they take in a plan."""
+        names = [task.name for task in self.job.workflow.tasks]
+        cutoffs = {task: width * estimate.tasks[names[task]].seconds for task in tasks}
+        limits = np.full(self.problem.relaxed.num_phases, 1e-9)
+        for task, cutoff in cutoffs.items():
+            limits[self.problem.relaxed.phase_of[task]] += cutoff
+        return self.maker.make(vector, {tasks: limits}, {tasks: cutoffs})[tasks]
 
     def search(self, incumbent: Incumbent) -> float:
         """Search everything, or one band of prices after the other; returns a lower bound of the objective."""
