@@ -143,7 +143,7 @@ def parse_topo(text: str, path: str = "topo") -> TopoMatrix:
     affinities: dict[str, tuple[tuple[int, int], ...]] = {}
     problems = []
     for line in lines[header_at + 1 :]:
-        name, *cells = line.split()
+        name, *cells = line.split() or [""]  # a blank line, also one of other control characters
         if name not in gpus:
             continue
         words = cells[: len(columns)]

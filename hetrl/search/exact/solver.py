@@ -29,7 +29,6 @@ from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_c
 from hetrl.search.exact.workers import Workers
 from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
-from hetrl.search.level5_placement import place
 from hetrl.spec.job import Job
 
 Progress = Callable[[float, float, float], None]
@@ -42,8 +41,8 @@ RISING_SLACKS = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
-START_WIDTH = 1.01
-"""Columns of the start's groups may be so much slower than the start."""
+START_WIDTHS = (1.01, 1.04, 1.12)
+"""Columns of the start's groups may be so much slower than the start, which level 5 has made faster than any column."""
 FIRST_WIDENING = 1.05
 """Where the warm start lies outside the space, the first incumbent that is asked for, relative to it."""
 
@@ -104,7 +103,6 @@ class _Solver:
         self.counts: dict[str, int] = {}
         self.searched: list[ColumnSearch] = []
         self.removals: list[Removal] = []
-        self.offered: Plan | None = None
         self.timed_out = self.interrupted = False
         context = self.problem.context
         self.floor = lower_bound(job, context.tables, context.fluid)  # of every plan, before anything is worked out
@@ -123,7 +121,7 @@ class _Solver:
             estimate = evaluate(self.job, seed, self.costs)
             seed_objective = estimate.usd_per_step if self.problem.dollars else estimate.step_seconds  # type: ignore[assignment]
             if not self.problem.space.best_links:
-                self.offer_plan(self.offered or seed, incumbent)
+                self.offer_plan(seed, incumbent)
         cutoff = incumbent.objective
         if math.isinf(cutoff) and math.isfinite(seed_objective):
             # the step on the best links is shorter than the start, which is not so for plans outside the space
@@ -142,12 +140,9 @@ class _Solver:
         if warm_start is not None:
             return warm_start
         try:
-            found = solve(self.job, self.costs)
+            return solve(self.job, self.costs).plan
         except InfeasibleError:
             return None
-        if found.candidate is not None:  # before level 5, which leaves the space
-            self.offered = place(NodeRules(self.problem.context), found.candidate, exact_shares=False)
-        return found.plan
 
     def offer_plan(self, plan: Plan, incumbent: Incumbent) -> None:
         """Find the plan's combination of columns in the space, if it has one."""
@@ -155,24 +150,25 @@ class _Solver:
         estimate = evaluate(self.job, plan, self.costs)
         chosen: list[tuple[tuple[int, ...], Vector]] = []
         for group in plan.groups:
-            if not group.tasks:  # devices that stay unused
-                continue
             counts = np.zeros(len(topology.nodes), dtype=np.int32)
             for device in group.devices:
                 counts[topology.devices[device].node] += 1
             tasks = tuple(sorted(self.job.workflow.index(name) for name in group.tasks))
             chosen.append((tasks, problem.space.vector_of(counts.tolist())))
-        groups = [self.columns_near(tasks, vector, estimate) for tasks, vector in chosen]
-        self.counts["start_columns"] = min(map(len, groups), default=0)
+        groups: list[list[Column]] = []
+        for width in START_WIDTHS:
+            groups = [self.columns_near(tasks, vector, estimate, width) for tasks, vector in chosen]
+            if all(groups) or self.stop():
+                break
         for columns in product(*groups):
             relaxed = problem.relaxed.value(np.sum([column.rows for column in columns], axis=0))
             if relaxed < incumbent.objective or self.problem.dollars:
                 incumbent.offer(columns, relaxed)
 
-    def columns_near(self, tasks: tuple[int, ...], vector: Vector, estimate: Estimate) -> list[Column]:
-        """Columns of a group whose tasks take hardly longer than in a plan."""
+    def columns_near(self, tasks: tuple[int, ...], vector: Vector, estimate: Estimate, width: float) -> list[Column]:
+        """Columns of a group whose tasks take at most ``width`` times what they take in a plan."""
         names = [task.name for task in self.job.workflow.tasks]
-        cutoffs = {task: START_WIDTH * estimate.tasks[names[task]].seconds for task in tasks}
+        cutoffs = {task: width * estimate.tasks[names[task]].seconds for task in tasks}
         limits = np.full(self.problem.relaxed.num_phases, 1e-9)
         for task, cutoff in cutoffs.items():
             limits[self.problem.relaxed.phase_of[task]] += cutoff

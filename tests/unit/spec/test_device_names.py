@@ -142,3 +142,9 @@ def test_topology_text() -> None:
 def test_broken_topology_text_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         parse_topo(text)
+
+
+@pytest.mark.parametrize("blank", ["", "   ", "\x1c", "\x1f \t"])
+def test_blank_lines_between_the_rows_of_a_topology_are_passed_over(blank: str) -> None:
+    text = f"\tGPU0\tGPU1\n{blank}\nGPU0\t X \tNV18\n{blank}\nGPU1\tNV18\t X \n"
+    assert len(parse_topo(text, "topo").gpus) == 2
