@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +30,6 @@ from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.crew import Alone, Crew
 from hetrl.search.level4_assignment import Starts
-
-if TYPE_CHECKING:
-    pass
 
 ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
