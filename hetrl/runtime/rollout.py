@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput
 
 _SEED_LIMIT = 2**31
+BATCHED_TOKENS = 4096
+"""Tokens of one iteration of a CPU engine, vLLM's own default; a longer sequence raises it to its length."""
 
 
 class RolloutWorker(Worker):
@@ -55,6 +57,9 @@ class RolloutWorker(Worker):
             enforce_eager=True,
             max_model_len=max_model_tokens,
             max_num_seqs=max_num_sequences,
+            # After a chunk of a prompt vLLM sets a seeded generator back, which CPU generators cannot do.
+            enable_chunked_prefill=False,
+            max_num_batched_tokens=max(BATCHED_TOKENS, max_model_tokens, max_num_sequences),
             kv_cache_memory_bytes=kv_cache_bytes,
             logprobs_mode="processed_logprobs",
             worker_extension_cls="hetrl.runtime.weight_extension.WeightReceiver",

@@ -19,6 +19,8 @@ from hetrl_profiler.timing import Operation
 BLOCK_TOKENS = 128  # vLLM's KV block on a CPU
 MAX_NUM_SEQUENCES = 128
 GPU_MEMORY_SHARE = 0.5
+CPU_BATCHED_TOKENS = 4096
+"""Tokens of one iteration of a CPU engine: vLLM's default, and what hetrl's runtime uses."""
 
 
 class Request(NamedTuple):
@@ -71,7 +73,13 @@ class EnginePhases:
         if device.kind == "cpu":
             blocks = MAX_NUM_SEQUENCES * (-(-longest // BLOCK_TOKENS) + 1)
             per_token = model.kv_bytes_per_token_bf16 * DTYPE_BYTES[device.dtype] // 2
-            limits = {"enforce_eager": True, "kv_cache_memory_bytes": blocks * BLOCK_TOKENS * per_token}
+            limits = {
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": blocks * BLOCK_TOKENS * per_token,
+                # After a chunk of a prompt vLLM sets a seeded generator back, which CPU generators cannot do.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, longest),
+            }
         dtype: Any = TORCH_DTYPES[device.dtype]
         self._llm: Any = LLM(
             model=str(folder),
