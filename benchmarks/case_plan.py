@@ -18,14 +18,13 @@ QUICK_BUDGET = 60
 
 def plan(given: Given) -> Answer:
     """What does the planner make of a job? A short search; the plan is checked against every hard rule."""
-    from hetrl.cost.model import CostModel
-    from hetrl.cost.unit import UnitCosts
+    from benchmarks.prepared import prepared
     from hetrl.search.hybrid import solve
 
     overrides = {"optimizer.budget": given.get("budget", QUICK_BUDGET), **given.get("overrides", {})}
     job = job_from_values(given["config"], overrides=overrides)
     try:
-        result = solve(job, UnitCosts(CostModel.builtin(), job.precision))
+        result = solve(*prepared(job))
     except InfeasibleError as error:
         return Answer(verdict="reject", rules=("MEMORY",), text=str(error))
     devices = {task.task: list(task.devices) for task in result.plan.tasks}

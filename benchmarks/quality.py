@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.prepared import prepared
 from hetrl.cost.evaluate import evaluate
-from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.search.baselines.greedy import greedy
@@ -110,8 +110,7 @@ def searched(job: Job, costs: UnitCosts, **optimizer: Any) -> SearchResult:
 def study(name: str) -> dict[str, Any]:
     """Plan one instance in every way; seconds per step, None where a planner finds nothing that fits."""
     start = time.process_time()
-    job = study_job(name)
-    costs = UnitCosts(CostModel.builtin(), job.precision)
+    job, costs = prepared(study_job(name))
     result = solve(job, costs)
     default_cpu = time.process_time() - start
     spent = result.counts["moves"]

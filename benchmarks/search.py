@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
+import yaml
+
+from benchmarks.prepared import prepared
 from benchmarks.quality import DEFAULT_FILE, read_rows, summary
-from hetrl.cost.model import CostModel
-from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.search.context import INFEASIBLE_COST, SearchContext
 from hetrl.search.hybrid import solve
@@ -33,7 +34,7 @@ from hetrl.search.level1_grouping import set_partitions
 from hetrl.search.level4_assignment import as_assignment
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
-from hetrl.spec.presets import benchmark_instance, benchmark_names
+from hetrl.spec.presets import benchmark_instance, benchmark_names, instance_values
 
 TIMED = ("guide20", "paper64_wan/PPO", "synthetic1024", "synthetic4096")
 SMALL_TYPES = ("H100", "A100-80GB", "A100-40GB", "L40S")
@@ -87,8 +88,7 @@ def brute_force_study(number: int) -> dict[str, object]:
     """Compare search and enumeration on random small jobs."""
     equal, worst, infeasible, lost = 0, 0.0, 0, []
     for seed in range(number):
-        job = small_job(seed)
-        costs = UnitCosts(CostModel.builtin(), job.precision)
+        job, costs = prepared(small_job(seed))
         best = brute_force(SearchContext(job, costs))
         try:
             # the search's own cost of an assignment, before shares are made exact, is what enumeration compares
@@ -117,30 +117,26 @@ def gaps() -> dict[str, float]:
     for name in benchmark_names():
         if name.startswith("synthetic"):
             continue
-        job = benchmark_instance(name)
         try:
-            found[name] = 100 * solve(job, UnitCosts(CostModel.builtin(), job.precision)).gap
+            found[name] = 100 * solve(*prepared(benchmark_instance(name))).gap
         except InfeasibleError:
             continue
     return found
 
 
 def plan_process(name: str) -> dict[str, float]:
-    """Wall and CPU seconds and peak memory of one process that plans an instance."""
-    code = (
-        "import sys; from hetrl.spec.presets import benchmark_instance; from hetrl.cost.model import CostModel\n"
-        "from hetrl.cost.unit import UnitCosts; from hetrl.search.hybrid import solve\n"
-        "job = benchmark_instance(sys.argv[1], {'optimizer.max_search_seconds': 600})\n"
-        "print(solve(job, UnitCosts(CostModel.builtin(), job.precision)).estimate.step_seconds)"
-    )
-    with tempfile.TemporaryFile() as output:
+    """Wall and CPU seconds and peak memory of one `hetrl plan` that plans an instance and writes plan.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        config, out = Path(folder) / "job.yaml", Path(folder) / "plan.json"
+        config.write_text(yaml.safe_dump(instance_values(name)))
+        code = "import sys; from hetrl.tools.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "plan", "--config", config, "--out", out, "--max-search-seconds", "600"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code, name], check=True, stdout=output)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wall = time.perf_counter() - start
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        output.seek(0)
-        step = float(output.read())
+        step = float(json.loads(out.read_text())["prediction"]["step_seconds"])
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {
         "wall_seconds": wall,

@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl.cost.model import CostModel
+from benchmarks.prepared import prepared
 from hetrl.cost.replays import replayed_steps
-from hetrl.cost.unit import UnitCosts
 from hetrl.search.hybrid import solve
 from hetrl.spec.presets import benchmark_instance
 
@@ -93,8 +92,7 @@ def compared(table: Array, responses: int) -> dict[str, float]:
 
 def swept(name: str) -> float:
     """Whole steps per core second of an instance's plan, preparation included."""
-    job = benchmark_instance(name)
-    costs = UnitCosts(CostModel.builtin(), job.precision)
+    job, costs = prepared(benchmark_instance(name))
     plan = solve(job, costs).plan
     rate = NUM_SCENARIOS / cpu_seconds(lambda: replayed_steps(job, plan, costs, num_scenarios=NUM_SCENARIOS), 3)
     print(f"{name:>18}: {rate:10,.0f} whole steps per core second, preparation included")

@@ -53,6 +53,11 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
     >>> benchmark_instance("guide20").topology.num_devices
     20
     """
+    return job_from_values(instance_values(name), source=name, overrides=overrides)
+
+
+def instance_values(name: str) -> dict[str, Any]:
+    """Return what a job file of a benchmark instance holds; raises as `benchmark_instance` does."""
     if name not in benchmark_names():
         raise SpecError(
             Problem(
@@ -63,6 +68,7 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
             )
         )
     fleet, *rest = name.split("/")
+    values: dict[str, Any]
     if fleet == "guide20":
         values = {
             "workflow": ppo(
@@ -77,7 +83,7 @@ def benchmark_instance(name: str, overrides: Mapping[str, object] | None = None)
         values = paper_job(fleet, rest[0])
     else:
         values = synthetic_job(fleet)
-    return job_from_values(values, source=name, overrides=overrides)
+    return values
 
 
 def ppo(actor: str, critic: str, reward: str) -> dict[str, object]:
