@@ -88,17 +88,23 @@ def pass_of(tables: CostTables, model: int, degree_index: int, shape: int, num_b
 
 
 def rates(parts: Floats, weights: Floats, usable: NDArray[np.bool_]) -> tuple[float, Floats]:
-    """Work of a whole model in seconds of the best type, and every type's speed relative to it.
+    """Work of a whole model in seconds of the best type's layers, and every type's speed relative to it.
 
-    Types may specialise in the parts that suit them, so a type is as fast as on its best part.
+    Types may specialise in the parts that suit them, so parts have prices: a type earns at most what it earns on its
+    best part, and no prices make all work worth more than all types earn. Here layers of the heaviest kind have a
+    price, and other parts the highest one at which no type earns more on them than on those layers.
     """
     totals = np.where(usable, parts @ weights, np.inf)
     reference = int(np.argmin(totals))
     if not np.isfinite(totals[reference]):
         return np.inf, np.zeros(len(usable))
-    used = (weights > 0) & (parts[reference] > 0)
-    ratio = (parts[:, used] / parts[reference, used]).min(axis=1)
-    return float(totals[reference]), np.where(usable, 1.0 / ratio, 0.0)
+    heaviest = int(np.argmax(np.where(weights > 0, parts[reference] * weights, 0.0)))
+    able = usable & np.isfinite(parts[:, heaviest])
+    relative = parts[able] / parts[able, heaviest, None]
+    worth = parts[reference, heaviest] * relative.min(axis=0)
+    speed = np.zeros(len(usable))
+    speed[able] = parts[reference, heaviest] / parts[able, heaviest]
+    return float(worth @ weights), speed
 
 
 def taken(groups: Ints, order: Sequence[int], wanted: Ints) -> list[Floats]:
