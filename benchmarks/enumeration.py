@@ -116,7 +116,8 @@ def _all_columns(problem: ExactProblem, tasks: tuple[int, ...], vector: Vector) 
     if math.prod(max(1, len(options)) for options in lists.values()) > MOST_COMBINATIONS:
         raise TooLarge
     found = []
-    unlimited = np.full(problem.relaxed.num_phases, np.inf)
+    unlimited = np.zeros((1, 2 * problem.relaxed.num_phases + 2))
+    unlimited[:, -2:] = np.inf
     for chosen in _choices(problem, order, lists, vector, []):
         fronts = {option.task: [option] for option in chosen}
         pairs: dict[tuple[int, int], list[tuple[Option, Option]]] = {}
@@ -138,6 +139,7 @@ def _all_columns(problem: ExactProblem, tasks: tuple[int, ...], vector: Vector) 
             problem.relaxed.phase_of,
             unlimited,
             1 << 20,
+            math.inf,
         )
         found += [problem.column(tasks, vector, options) for options in search.run()]
     return found

@@ -5,13 +5,14 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from hetrl_kernels.fronts cimport ExactFinder, shareable
+from hetrl_kernels.fronts cimport ExactFinder
+from hetrl_kernels.groups cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
-from hetrl_kernels.memory cimport DROPPED, RESIDENT
-from hetrl_kernels.options cimport Option, new_option
+from hetrl_kernels.memory cimport DROPPED, RESIDENT, SHARED
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.tables cimport GENERATE, MAX_TASKS, SCORE, TRAIN, Tables, fmax, fmin
 
-import numpy as np
+from time import monotonic
 
 cdef enum:
     ALLOW_DROPPED = 7
@@ -32,100 +33,132 @@ cdef class GroupColumns:
         (train task, score task) -> pairs of options, the second scoring with the first's weights.
     phase_of
         ``[A]`` phase of every task.
-    phase_limits
-        Seconds that the group's tasks of a phase may take together.
+    limits
+        ``[K, 2 P + 2]``: a column is of use if it keeps any of these limits. Per phase the least seconds of other groups,
+        and the price of this group's; then what the phases, each as long as its slower part, and what the priced
+        seconds must stay below.
     max_columns
         Columns, and a thousand times as many visits, after which the search gives up.
+    deadline
+        Of `time.monotonic`.
     """
 
     cdef ExactFinder finder
     cdef Tables t
     cdef Devices devices
-    cdef int cells, number
+    cdef int cells, number, phases, last_phase
     cdef list tasks, lists, chosen
     cdef dict pairs
-    cdef int[MAX_TASKS] trainer  # position of the task that trains this role, -1 for none
+    cdef int[MAX_TASKS] trainer  # position of the task that trains this role and may lend its weights, -1 for none
+    cdef int[MAX_TASKS] source  # position of the task whose weights are synced into this one, -1 for none in the group
+    cdef bint[MAX_TASKS] outside  # whether weights are synced between this task and another group
+    cdef int num_trainers
     cdef int[::1] phase_of
-    cdef double[::1] phase_limits
+    cdef double[:, ::1] limits
     cdef double* least  # [number + 1, cells] idle bytes that the tasks from here on hold at least
     cdef double* least_host  # [number + 1, cells] host bytes that they hold at least
     cdef double* ahead  # [number + 1, phases] seconds that they take at least
-    cdef double* fastest  # [number] their fastest
     cdef double* room  # [cells]
     cdef double* spent  # [phases]
+    cdef double[MAX_TASKS] sync  # [number] syncs of what is chosen, inside the group
     cdef list covering  # per position: whether an option covers every option of the position's list, by id
+    cdef list least_syncs  # per position: least sync by the nodes of the train task
+    cdef list syncs  # of the columns in `found`
     cdef readonly list found
-    cdef readonly bint overflow
+    cdef readonly bint overflow, stopped
     cdef readonly long long visits
     cdef long long max_columns
+    cdef double deadline
 
     def __cinit__(
-        self, ExactFinder finder, tuple tasks, bytes counts, dict fronts, dict pairs, int[::1] phase_of, double[::1] phase_limits,
-        long long max_columns):
-        cdef int i, j, cell, task, other, phase, phases = phase_limits.shape[0]
+        self, ExactFinder finder, tuple tasks, bytes counts, dict fronts, dict pairs, int[::1] phase_of, double[:, ::1] limits,
+        long long max_columns, double deadline):
+        cdef int i, j, cell, task, other, phase, kind
         cdef Option option
-        cdef double smallest
+        cdef double smallest, floor
         self.finder, self.t = finder, finder.t
         self.devices = finder.devices(counts)
         self.cells = self.devices.num_cells
         self.number = len(tasks)
+        self.phases = (limits.shape[1] - 2) // 2
         self.tasks = [task for _, task in sorted([(finder.t.task_kind[task], task) for task in tasks])]
         self.lists = [fronts[task] for task in self.tasks]
         self.pairs = pairs
-        self.phase_of, self.phase_limits = phase_of, phase_limits
-        self.max_columns = max_columns
-        self.found, self.chosen = [], []
-        self.least = <double*>calloc((2 * self.number + 3) * self.cells + (self.number + 3) * phases + self.number, sizeof(double))
+        self.phase_of, self.limits = phase_of, limits
+        self.max_columns, self.deadline = max_columns, deadline
+        self.found, self.chosen, self.syncs = [], [], []
+        self.covering = [{} for _ in range(self.number)]
+        self.least_syncs = [{} for _ in range(self.number)]
+        self.least = <double*>calloc((2 * self.number + 3) * self.cells + (self.number + 3) * self.phases, sizeof(double))
         self.room = self.least + (self.number + 1) * self.cells
         self.least_host = self.room + self.cells
         self.ahead = self.least_host + (self.number + 1) * self.cells
-        self.spent = self.ahead + (self.number + 1) * phases
-        self.fastest = self.spent + phases
+        self.spent = self.ahead + (self.number + 1) * self.phases
+        self.roles()
         for i in range(self.number - 1, -1, -1):
             task = self.tasks[i]
-            self.trainer[i] = -1
-            for j in range(i):
-                other = self.tasks[j]
-                if finder.t.task_kind[other] == TRAIN and finder.t.task_role[other] == finder.t.task_role[task] and finder.t.task_kind[task] == SCORE:
-                    self.trainer[i] = j
-            smallest = INFINITY
-            for each in self.lists[i]:
-                option = each
+            kind = finder.t.task_kind[task]
+            smallest = floor = INFINITY
+            for option in self.every_option(i):
                 smallest = fmin(smallest, option.seconds)
-            if self.trainer[i] >= 0:
-                for pair in pairs[(self.tasks[self.trainer[i]], task)]:
-                    option = pair[1]
-                    smallest = fmin(smallest, option.seconds)
-            self.fastest[i] = smallest
-            for phase in range(phases):
-                self.ahead[i * phases + phase] = self.ahead[(i + 1) * phases + phase] + (smallest if phase_of[task] == phase else 0.0)
+                floor = fmin(floor, self.foreign_sync(i, option))
+            for phase in range(self.phases):
+                self.ahead[i * self.phases + phase] = self.ahead[(i + 1) * self.phases + phase]
+            self.ahead[i * self.phases + phase_of[task]] += smallest
+            self.ahead[i * self.phases + self.last_phase] += floor
             for cell in range(self.cells):
                 smallest = 0.0
-                if finder.t.task_kind[task] != GENERATE and self.trainer[i] < 0:
+                if kind != GENERATE and self.trainer[i] < 0:
                     smallest = INFINITY
-                    for each in self.lists[i]:
-                        option = each
+                    for option in self.every_option(i):
                         smallest = fmin(smallest, option.idle[cell])
-                    if finder.t.task_kind[task] == TRAIN:
-                        for (first, _), joint in pairs.items():
-                            if first == task:
-                                for pair in joint:
-                                    option = pair[0]
-                                    smallest = fmin(smallest, option.idle[cell])
                 self.least[i * self.cells + cell] = smallest + self.least[(i + 1) * self.cells + cell]
                 smallest = 0.0
-                if finder.t.task_kind[task] != TRAIN and self.trainer[i] < 0:
+                if kind != TRAIN and self.trainer[i] < 0:
                     smallest = INFINITY
-                    for each in self.lists[i]:
-                        option = each
+                    for option in self.every_option(i):
                         smallest = fmin(smallest, option.host[cell])
                 self.least_host[i * self.cells + cell] = smallest + self.least_host[(i + 1) * self.cells + cell]
-        self.covering = []
-        for i in range(self.number):
-            self.covering.append({})
 
     def __dealloc__(self):
         free(self.least)
+
+    cdef void roles(self):
+        """Which tasks exchange weights, and with whom."""
+        cdef int i, j, task, other
+        cdef Tables t = self.t
+        self.last_phase = max(self.phase_of)
+        for i in range(self.number):
+            task = self.tasks[i]
+            self.trainer[i] = self.source[i] = -1
+            self.outside[i] = False
+            self.num_trainers += t.task_kind[task] == TRAIN
+            for other in range(t.num_tasks):
+                if t.task_role[other] == t.task_role[task] and (t.task_kind[other] == TRAIN) != (t.task_kind[task] == TRAIN):
+                    self.outside[i] = self.outside[i] or other not in self.tasks
+            for j in range(i):
+                other = self.tasks[j]
+                if t.task_kind[task] != TRAIN and t.task_kind[other] == TRAIN and t.task_role[other] == t.task_role[task]:
+                    self.source[i] = j
+                    if t.task_kind[task] == SCORE:
+                        self.trainer[i] = j
+
+    cdef list every_option(self, int index):
+        """All that a task may get: its front, and its parts of the pairs."""
+        cdef int task = self.tasks[index]
+        cdef list result = list(self.lists[index])
+        for (first, second), joint in self.pairs.items():
+            if first == task:
+                result += [pair[0] for pair in joint]
+            elif second == task:
+                result += [pair[1] for pair in joint]
+        return result
+
+    cdef double foreign_sync(self, int index, Option option):
+        """Least seconds of a sync from another group."""
+        if not self.outside[index] or self.t.task_kind[option.task] == TRAIN or option.weights == SHARED:
+            return 0.0
+        return self.finder.sync_floor(option)
 
     def run(self):
         """The columns, each a tuple of options in the group's order of kinds."""
@@ -139,6 +172,10 @@ cdef class GroupColumns:
         self.visits += 1
         if self.visits > 1000 * self.max_columns or len(self.found) > self.max_columns:
             self.overflow = True
+            return
+        if self.visits % 1024 == 0 and monotonic() > self.deadline:
+            self.stopped = True
+        if self.stopped:
             return
         if index == self.number:
             self.keep()
@@ -165,10 +202,10 @@ cdef class GroupColumns:
 
     cdef void engines(self, int index, Option alone):
         """The engine beside what is chosen, its weights resident or dropped while it is idle."""
-        cdef int cell, i
+        cdef int cell
         cdef double held, busy
         cdef Option other, beside
-        if self.found and self.dominated_by_engine(index, alone):
+        if not self.of_use(index, alone) or (self.found and self.dominated_by_engine(index, alone)):
             return
         for cell in range(self.cells):
             held = busy = 0.0
@@ -195,16 +232,45 @@ cdef class GroupColumns:
                 self.attempt(index, beside, None)
 
     cdef void attempt(self, int index, Option option, Option shared):
-        cdef int phases = self.phase_limits.shape[0], phase = self.phase_of[option.task], i
-        cdef double before = self.spent[phase], ahead = self.ahead[(index + 1) * phases + phase]
-        if before + option.seconds + ahead >= self.phase_limits[phase]:
+        cdef int phase = self.phase_of[option.task]
+        cdef double before = self.spent[phase], last
+        if not self.of_use(index, option):
             return
         self.chosen.append(option)
-        self.spent[phase] = before + option.seconds
+        last = self.spent[self.last_phase]
+        self.sync[index] = self.own_sync(index, option)
+        self.spent[phase] += option.seconds
+        self.spent[self.last_phase] += self.sync[index] + self.foreign_sync(index, option)
         if self.fits(index + 1):
             self.descend(index + 1, shared)
+        self.spent[self.last_phase] = last
         self.spent[phase] = before
         self.chosen.pop()
+
+    cdef double own_sync(self, int index, Option option):
+        """Seconds of a sync from the group's own train task."""
+        if self.source[index] < 0 or option.weights == SHARED:
+            return 0.0
+        return sync_from(self.t, (<Option>self.chosen[self.source[index]]).used, option)
+
+    cdef bint of_use(self, int index, Option option):
+        """Whether columns that go on with an option can keep any of the limits."""
+        cdef int k, phase, of_option = self.phase_of[option.task], phases = self.phases
+        cdef double load, step, priced, sync = self.own_sync(index, option) + self.foreign_sync(index, option)
+        cdef double* ahead = self.ahead + (index + 1) * phases
+        for k in range(self.limits.shape[0]):
+            step = priced = 0.0
+            for phase in range(phases):
+                load = self.spent[phase] + ahead[phase]
+                if phase == of_option:
+                    load += option.seconds
+                if phase == self.last_phase:
+                    load += sync
+                step += fmax(load, self.limits[k, phase])
+                priced += self.limits[k, phases + phase] * load
+            if step < self.limits[k, 2 * phases] and priced < self.limits[k, 2 * phases + 1]:
+                return True
+        return False
 
     cdef bint fits(self, int following):
         """Whether every interval fits, with at least what the following tasks hold while idle."""
@@ -230,11 +296,13 @@ cdef class GroupColumns:
 
     # --- columns that replace others ---------------------------------------------------------------------------------
 
-    cdef bint as_good(self, Option a, Option b) noexcept:
-        """Whether ``a`` may stand for ``b`` in a finished column: no slower, on equal links or fast enough not to mind."""
+    cdef bint as_good(self, int index, Option a, Option b):
+        """Whether ``a`` may stand for ``b`` in a finished column; syncs inside the group are compared elsewhere."""
         if a.seconds > b.seconds:
             return False
-        return a.seconds + self.finder.far[a.task] <= b.seconds or self.finder.same_links(a, b)
+        if self.source[index] >= 0:
+            return self.finder.no_slower(a, b.seconds, b)
+        return self.finder.as_fast(a, b.seconds, b, False, self.outside[index])
 
     cdef bint hosts_as_good(self, tuple a, list b, int following) noexcept:
         """Whether ``a`` holds no more host memory where other groups may be than ``b`` with all that follows."""
@@ -259,37 +327,43 @@ cdef class GroupColumns:
     cdef bint covers(self, int index, Option option):
         """Whether an option is as good as every option that its task may still get, whatever is chosen before."""
         cdef Option other
-        cdef bint result
+        cdef bint result = True
         kept = self.covering[index].get(id(option))
         if kept is not None:
             return kept[0]
-        result = True
-        others = list(self.lists[index])
-        if self.trainer[index] >= 0:
-            others += [pair[1] for pair in self.pairs[(self.tasks[self.trainer[index]], self.tasks[index])]]
-        if self.t.task_kind[<int>self.tasks[index]] == TRAIN:
-            for (first, _), joint in self.pairs.items():
-                if first == self.tasks[index]:
-                    others += [pair[0] for pair in joint]
-        for each in others:
-            other = each
-            if not self.as_good(option, other):
+        for other in self.every_option(index):
+            if not self.as_good(index, option, other):
                 result = False
                 break
         self.covering[index][id(option)] = (result, option)
         return result
 
+    cdef double least_sync(self, int index):
+        """Least seconds of a sync into a task that follows, from the chosen train task of its role."""
+        cdef Option option, trainer = self.chosen[self.source[index]]
+        cdef double least = INFINITY
+        key = (<char*>trainer.used)[: self.t.num_nodes * sizeof(int)]
+        found = self.least_syncs[index].get(key)
+        if found is not None:
+            return found
+        for option in self.every_option(index):
+            least = fmin(least, 0.0 if option.weights == SHARED else sync_from(self.t, trainer.used, option))
+        self.least_syncs[index][key] = least
+        return least
+
     cdef bint dominated(self, int index):
         """Whether some column is as good as everything that can still follow."""
         cdef int i
         cdef bint good, hosts = self.shares_hosts()
-        for column in self.found:
+        if index < self.num_trainers:
+            return False
+        for column, syncs in zip(self.found, self.syncs):
             good = True
             for i in range(self.number - 1, -1, -1):
                 if i >= index:
-                    good = self.covers(i, <Option>column[i])
+                    good = self.covers(i, <Option>column[i]) and (self.source[i] < 0 or syncs[i] <= self.least_sync(i))
                 else:
-                    good = self.as_good(<Option>column[i], <Option>self.chosen[i])
+                    good = syncs[i] <= self.sync[i] and self.as_good(i, <Option>column[i], <Option>self.chosen[i])
                 if not good:
                     break
             if good and (not hosts or self.hosts_as_good(column, self.chosen, index)):
@@ -299,10 +373,11 @@ cdef class GroupColumns:
     cdef bint dominated_by_engine(self, int index, Option alone):
         cdef int i
         cdef bint good, hosts = self.shares_hosts()
-        for column in self.found:
-            good = self.as_good(<Option>column[index], alone)
+        cdef double sync = self.own_sync(index, alone)
+        for column, syncs in zip(self.found, self.syncs):
+            good = syncs[index] <= sync and self.as_good(index, <Option>column[index], alone)
             for i in range(index):
-                good = good and self.as_good(<Option>column[i], <Option>self.chosen[i])
+                good = good and syncs[i] <= self.sync[i] and self.as_good(i, <Option>column[i], <Option>self.chosen[i])
             if good and (not hosts or self.hosts_as_good(column, self.chosen, index)):
                 return True
         return False
@@ -318,29 +393,27 @@ cdef class GroupColumns:
                 return True
         return False
 
+    cdef bint column_as_good(self, tuple a, tuple syncs_a, tuple b, tuple syncs_b, bint hosts):
+        cdef int i
+        for i in range(self.number):
+            if syncs_a[i] > syncs_b[i] or not self.as_good(i, <Option>a[i], <Option>b[i]):
+                return False
+        return not hosts or self.hosts_as_good(a, list(b), self.number)
+
     cdef void keep(self):
         cdef int i
-        cdef bint good, hosts = self.shares_hosts()
-        for column in self.found:
-            good = True
-            for i in range(self.number):
-                if not self.as_good(<Option>column[i], <Option>self.chosen[i]):
-                    good = False
-                    break
-            if good and (not hosts or self.hosts_as_good(column, self.chosen, self.number)):
+        cdef bint hosts = self.shares_hosts()
+        cdef tuple new = tuple(self.chosen), new_syncs = tuple([self.sync[i] for i in range(self.number)])
+        for column, syncs in zip(self.found, self.syncs):
+            if self.column_as_good(column, syncs, new, new_syncs, hosts):
                 return
-        cdef tuple new = tuple(self.chosen)
-        kept = []
-        for column in self.found:
-            good = True
-            for i in range(self.number):
-                if not self.as_good(<Option>new[i], <Option>column[i]):
-                    good = False
-                    break
-            if not (good and (not hosts or self.hosts_as_good(new, list(column), self.number))):
-                kept.append(column)
-        kept.append(new)
-        self.found = kept
+        kept = [
+            (column, syncs)
+            for column, syncs in zip(self.found, self.syncs)
+            if not self.column_as_good(new, new_syncs, column, syncs, hosts)
+        ]
+        self.found = [column for column, _ in kept] + [new]
+        self.syncs = [syncs for _, syncs in kept] + [new_syncs]
 
 
 def relocated(Option option, int[::1] to, Devices devices):

@@ -7,16 +7,24 @@ from hetrl_kernels.timing cimport TrainTime
 
 cdef class ExactFinder(Finder):
     cdef double[::1] slack, far
+    cdef int[::1] leads, node_class
     cdef dict splits
+    cdef dict sources, syncs  # of the devices of `place`
+    cdef bytes place
     cdef public bint hosts_matter  # whether host memory could ever run out
 
     cdef TrainTime train_time(self, Option option, int c, int prompts) noexcept
     cdef double shares(
         self, int task, Layout layout, int shape, int micro_batch, bint recompute, const double* kv, int* base, int* extra) except? -1.0
     cdef bint leaner(self, Option a, Option b) noexcept
-    cdef bint same_links(self, Option a, Option b) noexcept
-    cdef double received(self, Option option, double* received) noexcept
-    cdef bint replaces(self, Option a, double seconds, Option b) noexcept
+    cdef bint same_nodes(self, Option a, Option b) noexcept
+    cdef bint no_slower(self, Option a, double seconds, Option b) noexcept
+    cdef bint as_fast(self, Option a, double seconds, Option b, bint own_sources, bint own_targets)
+    cdef double sync_excess(self, Option a, Option b, bint own_sources)
+    cdef tuple sync_profile(self, Option option)
+    cdef tuple sources_of(self, int task, Devices devices)
+    cpdef double sync_floor(self, Option option)
+    cdef bint replaces(self, Option a, double seconds, Option b)
     cdef list training(self, int task, list found, double cutoff, list front)
     cdef enter(self, list front, Option option)
     cdef list scoring(self, int task, list found, tuple residencies, double cutoff)

@@ -8,18 +8,23 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
+from hetrl_kernels.groups cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
 from hetrl_kernels.options cimport Candidate, Finder, Option
 from hetrl_kernels.replica_times cimport ReplicaTimes
-from hetrl_kernels.tables cimport GENERATE, PHASE_SYNC, SCORE, TRAIN, Tables, fmax, fmin
+from hetrl_kernels.tables cimport GENERATE, SCORE, TRAIN, Tables, fmax, fmin
 from hetrl_kernels.timing cimport Replica, TrainTime, score_fluid
 
-import cython
+from itertools import product
+from math import prod
+
 import numpy as np
 
 cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
 cdef int[3] SCORE_SHAPES = [0, 2, 4]
+cdef enum:
+    MAX_SOURCES = 4096  # sets of nodes that weights may come from; where there are more, options are not compared by their syncs
 
 cdef int by_bound(const void* a, const void* b) noexcept nogil:
     cdef const Candidate* x = <const Candidate*>a
@@ -45,14 +50,22 @@ cdef class ExactFinder(Finder):
     slack
         ``[A]`` seconds by which a task's data transfers can differ between any two of its options.
     far
-        ``[A]`` the same with the weight syncs the task takes part in.
+        ``[A]`` the same with the weight syncs that start from a training task; inf where a step may wait for these syncs
+        without waiting for the task.
+    leads
+        ``[A]`` whether all that comes later in a step waits for this task.
+    node_class
+        ``[N]`` class of every node; nodes of a class may change places.
     """
 
-    def __init__(self, Tables tables, int[:, ::1] allowed, int engine_limit, double[::1] slack, double[::1] far):
+    def __init__(
+        self, Tables tables, int[:, ::1] allowed, int engine_limit, double[::1] slack, double[::1] far, int[::1] leads,
+        int[::1] node_class):
         Finder.__init__(self, tables, allowed, 1 << 30, engine_limit)
-        self.slack = slack
-        self.far = far
+        self.slack, self.far, self.leads, self.node_class = slack, far, leads, node_class
         self.splits = {}
+        self.sources = {}
+        self.syncs = {}
         self.cutoff = INFINITY
         self.hosts_matter = True
 
@@ -90,75 +103,117 @@ cdef class ExactFinder(Finder):
                 return False
         return True
 
-    cdef bint same_links(self, Option a, Option b) noexcept:
-        """Whether transfers and syncs cost the same for both: equal devices used, equal bytes received."""
-        if memcmp(a.used, b.used, self.t.num_nodes * sizeof(int)) != 0 or (b.weights == SHARED and a.weights != SHARED):
-            return False
-        if not self.t.task_trained[a.task] or self.t.task_kind[a.task] == TRAIN or a.layout is b.layout:
-            return True
-        cdef double* received = <double*>calloc(2 * self.t.num_nodes, sizeof(double))
-        cdef double here = self.received(a, received), there = self.received(b, received + self.t.num_nodes)
-        cdef bint same = here <= there and memcmp(received, received + self.t.num_nodes, self.t.num_nodes * sizeof(double)) == 0
-        free(received)
-        return same
+    cdef bint same_nodes(self, Option a, Option b) noexcept:
+        """Whether two options use devices of the same nodes."""
+        cdef int node
+        for node in range(self.t.num_nodes):
+            if (a.used[node] > 0) != (b.used[node] > 0):
+                return False
+        return True
 
-    cdef double received(self, Option option, double* received) noexcept:
-        """Bytes of weights that every node receives in a sync; returns the seconds of the slowest device's own link."""
-        cdef Tables t = self.t
-        cdef Layout layout = option.layout
-        cdef double whole = t.transfer_weights[option.task], each, local = 0.0
-        cdef int i, d, slot, first, node, model = t.task_model[option.task]
-        for i in range(layout.num_replicas):
-            first = 0
-            for slot in range(layout.first[i], layout.first[i + 1]):
-                node = layout.node[slot]
-                each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
-                first += layout.layers[slot]
-                for d in range(layout.degree):
-                    received[node] = fmin(whole, received[node] + each)
-                local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
-        return local
+    cdef bint as_fast(self, Option a, double seconds, Option b, bint own_sources, bint own_targets):
+        """Whether a step with ``a`` is no slower than with ``b`` if that took ``seconds``, in every group.
 
-    def sync_floor(self, Option option):
-        """Seconds that a sync into this task takes at least, whatever trains on other devices.
-
-        Nodes that are all the group's own receive over the network, from nodes that are not.
+        Transfers may differ by the task's slack, which counts since they follow or precede the task. Syncs count unless
+        they stay in the group: those into the task by the nodes that weights may come from (with ``own_sources`` the
+        group's own, too), those out of it, with ``own_targets``, by its nodes.
         """
-        cdef Tables t = self.t
-        cdef Devices devices = option.layout.devices
-        cdef double* received = <double*>calloc(t.num_nodes, sizeof(double))
-        cdef double local = self.received(option, received), slowest = 0.0, total = 0.0, card = 0.0, worst = 0.0
-        cdef double latency, bandwidth
-        cdef int node, other, sources = 0, kind
-        for node in range(t.num_nodes):
-            if devices.counts[node] < t.node_devices[node]:
-                sources += 1
-                card = fmax(card, t.node_nic[node])
-        for node in range(t.num_nodes):
-            if received[node] == 0 or devices.counts[node] < t.node_devices[node]:
-                continue
-            latency, bandwidth = INFINITY, 0.0
-            for other in range(t.num_nodes):
-                if devices.counts[other] < t.node_devices[other]:
-                    latency = fmin(latency, t.link_latency[other, node])
-                    bandwidth = fmax(bandwidth, t.link_bandwidth[other, node])
-            total += received[node]
-            if sources:
-                slowest = fmax(slowest, latency + received[node] / bandwidth)
-        if total > 0 and sources:
-            slowest = fmax(slowest, total / sources / card)
-        for node in range(t.num_nodes):
-            if option.used[node]:
-                kind = t.node_type[node]
-                worst = fmax(worst, t.calibration[kind, PHASE_SYNC, 0] * (slowest + local) + t.calibration[kind, PHASE_SYNC, 1])
-        free(received)
-        return worst
-
-    cdef bint replaces(self, Option a, double seconds, Option b) noexcept:
-        """Whether ``a`` is as good as ``b`` if that took ``seconds``, in every group and on every node."""
-        if a.seconds > seconds or not self.leaner(a, b):
+        cdef double excess
+        if not self.no_slower(a, seconds, b):
             return False
-        return a.seconds + self.far[a.task] <= seconds or self.same_links(a, b)
+        if not self.t.task_trained[a.task] or a.weights == SHARED:
+            return True
+        if self.t.task_kind[a.task] == TRAIN:
+            return not own_targets or a.seconds + self.far[a.task] <= seconds or self.same_nodes(a, b)
+        if b.weights == SHARED:
+            return False
+        excess = self.sync_excess(a, b, own_sources)
+        return excess <= 0 or (self.leads[a.task] and a.seconds + self.slack[a.task] + excess <= seconds)
+
+    cdef bint no_slower(self, Option a, double seconds, Option b) noexcept:
+        """Whether ``a`` with its data transfers is no slower than ``b`` with its own if that took ``seconds``."""
+        if memcmp(a.used, b.used, self.t.num_nodes * sizeof(int)) == 0:
+            return a.seconds <= seconds
+        return a.seconds + self.slack[a.task] <= seconds
+
+    cdef double sync_excess(self, Option a, Option b, bint own_sources):
+        """Seconds by which a sync into ``a`` may take longer than into ``b``, wherever the weights come from."""
+        cdef Py_ssize_t i, number
+        cdef double excess = -INFINITY
+        if a.layout is b.layout:
+            return 0.0
+        first, second = self.sync_profile(a), self.sync_profile(b)
+        if first is None or second is None:
+            return INFINITY
+        cdef double* x = <double*><char*>(<bytes>first[1])
+        cdef double* y = <double*><char*>(<bytes>second[1])
+        number = len(<bytes>first[1]) // sizeof(double) if own_sources else first[2]
+        for i in range(number):
+            excess = fmax(excess, x[i] - y[i])
+        return fmax(excess, 0.0) if number else 0.0
+
+    cdef tuple sync_profile(self, Option option):
+        """Layout, seconds of a sync by where the weights may come from, for how many of these from other groups, and their least.
+
+        None where they may come from too many sets of nodes.
+        """
+        cdef double[::1] seconds
+        cdef bytes nodes
+        cdef int i
+        key = (id(option.layout), option.task)
+        found = self.syncs.get(key)
+        if found is None:
+            sources = self.sources_of(option.task, option.layout.devices)
+            if sources is None:
+                return None
+            foreign, own = sources
+            seconds = np.empty(len(foreign) + len(own))
+            for i, nodes in enumerate(foreign + own):
+                seconds[i] = sync_from(self.t, <int*><char*>nodes, option)
+            least = min(seconds[: len(foreign)], default=0.0)
+            found = self.syncs[key] = (option.layout, np.asarray(seconds).tobytes(), len(foreign), least)
+        return found
+
+    cdef tuple sources_of(self, int task, Devices devices):
+        """Sets of nodes that may hold the trained weights, of other groups, up to the order of equal nodes, and of this one."""
+        cdef int node, kind, trainer
+        cdef dict free = {}
+        cdef Layout layout
+        if self.place != devices.key:
+            self.sources.clear()
+            self.syncs.clear()
+            self.place = devices.key
+        found = self.sources.get(task)
+        if found is not None:
+            return found
+        ways = []
+        for node in range(self.t.num_nodes):
+            if devices.counts[node] == 0:
+                free.setdefault(self.node_class[node], []).append(node)
+            elif devices.counts[node] < self.t.node_devices[node]:
+                ways.append([(), (node,)])
+        for kind in free:
+            ways.append([tuple(free[kind][:number]) for number in range(len(free[kind]) + 1)])
+        if prod([len(each) for each in ways]) > MAX_SOURCES:
+            return None
+        foreign = [_marks(sum(chosen, ()), self.t.num_nodes) for chosen in product(*ways)]
+        own = []
+        for trainer in range(self.t.num_tasks):
+            if self.t.task_kind[trainer] == TRAIN and self.t.task_role[trainer] == self.t.task_role[task]:
+                for layout in self.layouts_of(trainer, devices):
+                    own.append(_marks([layout.node[node] for node in range(layout.num_slots)], self.t.num_nodes))
+        empty = _marks((), self.t.num_nodes)
+        found = self.sources[task] = ([each for each in foreign if each != empty], sorted(set(own)))
+        return found
+
+    cpdef double sync_floor(self, Option option):
+        """Seconds that a sync into this task takes at least, whatever trains on other devices."""
+        profile = self.sync_profile(option)
+        return 0.0 if profile is None else profile[3]
+
+    cdef bint replaces(self, Option a, double seconds, Option b):
+        """Whether ``a`` is as good as ``b`` if that took ``seconds``, in every group and on every node."""
+        return a.seconds <= seconds and self.leaner(a, b) and self.as_fast(a, seconds, b, True, True)
 
     # --- options -----------------------------------------------------------------------------------------------
 
@@ -416,6 +471,13 @@ cdef class ExactFinder(Finder):
                 )
                 free(base)
         return best
+
+
+cdef bytes _marks(nodes, int number):
+    """One int per node, 1 for those that are listed."""
+    marks = np.zeros(number, dtype=np.int32)
+    marks[list(nodes)] = 1
+    return marks.tobytes()
 
 
 cdef bint shareable(Option trainer) noexcept:

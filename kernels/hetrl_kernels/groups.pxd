@@ -47,3 +47,6 @@ cdef class Steps:
     cdef double step_seconds(self, list choices)
     cdef double data_seconds(self, Option source, Option target, bint same_group)
     cdef double sync_seconds(self, Option source, Option target)
+
+
+cdef double sync_from(Tables t, const int* sources, Option target) noexcept

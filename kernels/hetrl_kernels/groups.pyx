@@ -502,46 +502,51 @@ cdef class Steps:
         return seconds
 
     cdef double sync_seconds(self, Option source, Option target):
-        """Weights from a train task to another task of its role (see the readable evaluator)."""
-        cdef Tables t = self.t
-        cdef Layout layout = target.layout
+        """Weights from a train task to another task of its role."""
         key = (id(source), id(target))
-        if t.num_nodes > SMALL_FLEET and key in self.transfers:
+        if self.t.num_nodes > SMALL_FLEET and key in self.transfers:
             return self.transfers[key]
-        cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
-        cdef double* sent = received + t.num_nodes
-        cdef double whole = t.transfer_weights[target.task], each, local = 0.0, slowest = 0.0, worst = 0.0
-        cdef int i, d, slot, first, node, other, nearest, kind, model = t.task_model[target.task]
-        for i in range(layout.num_replicas):
-            first = 0
-            for slot in range(layout.first[i], layout.first[i + 1]):
-                node = layout.node[slot]
-                each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
-                first += layout.layers[slot]
-                for d in range(layout.degree):
-                    received[node] = fmin(whole, received[node] + each)
-                local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
-        for node in range(t.num_nodes):
-            if received[node] == 0 or source.used[node]:
-                continue
-            nearest = -1
-            for other in range(t.num_nodes):
-                if source.used[other] and (
-                    nearest < 0
-                    or t.link_bandwidth[other, node] > t.link_bandwidth[nearest, node]
-                    or (t.link_bandwidth[other, node] == t.link_bandwidth[nearest, node] and sent[other] < sent[nearest])
-                ):
-                    nearest = other
-            sent[nearest] += received[node]
-            slowest = fmax(slowest, t.link_latency[nearest, node] + received[node] / t.link_bandwidth[nearest, node])
-        for node in range(t.num_nodes):
-            if sent[node] > 0:
-                slowest = fmax(slowest, sent[node] / t.node_nic[node])
-        for node in range(t.num_nodes):
-            if target.used[node]:
-                kind = t.node_type[node]
-                worst = fmax(worst, t.calibration[kind, PHASE_SYNC, 0] * (slowest + local) + t.calibration[kind, PHASE_SYNC, 1])
-        free(received)
-        if t.num_nodes > SMALL_FLEET:
-            self.transfers[key] = worst
-        return worst
+        cdef double seconds = sync_from(self.t, source.used, target)
+        if self.t.num_nodes > SMALL_FLEET:
+            self.transfers[key] = seconds
+        return seconds
+
+
+cdef double sync_from(Tables t, const int* sources, Option target) noexcept:
+    """Seconds of a weight sync from the nodes with any ``sources`` to an option (see the readable evaluator)."""
+    cdef Layout layout = target.layout
+    cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
+    cdef double* sent = received + t.num_nodes
+    cdef double whole = t.transfer_weights[target.task], each, local = 0.0, slowest = 0.0, worst = 0.0
+    cdef int i, d, slot, first, node, other, nearest, kind, model = t.task_model[target.task]
+    for i in range(layout.num_replicas):
+        first = 0
+        for slot in range(layout.first[i], layout.first[i + 1]):
+            node = layout.node[slot]
+            each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
+            first += layout.layers[slot]
+            for d in range(layout.degree):
+                received[node] = fmin(whole, received[node] + each)
+            local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
+    for node in range(t.num_nodes):
+        if received[node] == 0 or sources[node]:
+            continue
+        nearest = -1
+        for other in range(t.num_nodes):
+            if sources[other] and (
+                nearest < 0
+                or t.link_bandwidth[other, node] > t.link_bandwidth[nearest, node]
+                or (t.link_bandwidth[other, node] == t.link_bandwidth[nearest, node] and sent[other] < sent[nearest])
+            ):
+                nearest = other
+        sent[nearest] += received[node]
+        slowest = fmax(slowest, t.link_latency[nearest, node] + received[node] / t.link_bandwidth[nearest, node])
+    for node in range(t.num_nodes):
+        if sent[node] > 0:
+            slowest = fmax(slowest, sent[node] / t.node_nic[node])
+    for node in range(t.num_nodes):
+        if target.used[node]:
+            kind = t.node_type[node]
+            worst = fmax(worst, t.calibration[kind, PHASE_SYNC, 0] * (slowest + local) + t.calibration[kind, PHASE_SYNC, 1])
+    free(received)
+    return worst

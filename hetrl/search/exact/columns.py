@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -65,10 +66,17 @@ class TaskBounds:
 
 
 class ColumnMaker:
-    """Columns of groups on one vector; fronts of tasks are worked out once for all groups of the vector."""
+    """Columns of groups on one vector; fronts of tasks are worked out once for all groups of the vector.
 
-    def __init__(self, problem: ExactProblem) -> None:
+    Parameters
+    ----------
+    deadline
+        Of `time.monotonic`: what is being worked out then is left unfinished, and the caller has to look at the clock.
+    """
+
+    def __init__(self, problem: ExactProblem, deadline: float = math.inf) -> None:
         self.problem = problem
+        self.deadline = deadline
         self.num_columns = 0
         self.num_fronts = 0
         self.num_options = 0
@@ -78,7 +86,7 @@ class ColumnMaker:
     def make(
         self,
         vector: Vector,
-        groups: Mapping[tuple[int, ...], Floats],
+        groups: Mapping[tuple[int, ...], Sequence[Floats]],
         task_cutoffs: Mapping[tuple[int, ...], Mapping[int, float]],
     ) -> dict[tuple[int, ...], list[Column]]:
         """Columns of groups of tasks on a vector.
@@ -86,7 +94,7 @@ class ColumnMaker:
         Parameters
         ----------
         groups
-            Group -> seconds per phase that its tasks may take together.
+            Group -> rows of limits, one of which a column must keep (`GroupColumns`).
         task_cutoffs
             Group -> seconds that each of its tasks may take.
         """
@@ -115,7 +123,15 @@ class ColumnMaker:
                 result[tasks] = []
                 continue
             search = GroupColumns(
-                problem.finder, tasks, key, fronts, mine, problem.relaxed.phase_of, limits, MAX_COLUMNS
+                problem.finder,
+                tasks,
+                key,
+                fronts,
+                mine,
+                problem.relaxed.phase_of,
+                np.stack(limits),
+                MAX_COLUMNS,
+                self.deadline,
             )
             found = search.run()
             self.num_overflows += search.overflow

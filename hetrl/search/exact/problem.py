@@ -71,12 +71,18 @@ class ExactProblem:
         self.usd_per_second: Floats = self.tables.node_usd[first] / 3600  # of one device of each class
         self.band: tuple[float, float] | None = None
         slack, far = self._slacks()
-        self.finder = ExactFinder(self.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far)
+        leads = np.array([self.space.leads(task) for task in range(len(slack))], dtype=np.int32)
+        node_class = np.zeros(len(job.topology.nodes), dtype=np.int32)
+        for number, kind in enumerate(self.space.classes):
+            node_class[list(kind.nodes)] = number
+        self.finder = ExactFinder(
+            self.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far, leads, node_class
+        )
         fluid = self.context.fluid
         self.steps = Steps(self.finder, fluid.device_seconds, fluid.latency, fluid.fixed, self.dollars)
 
     def _slacks(self) -> tuple[Floats, Floats]:
-        """Per task the seconds by which its data transfers, and with them its syncs, may differ between options."""
+        """Per task the seconds by which its data transfers, and for train tasks the syncs, may differ between options."""
         tables = self.tables
         num_tasks = len(tables.task_kind)
         latency, bandwidth = float(tables.link_latency.max()), float(tables.link_bandwidth.min())
@@ -95,9 +101,11 @@ class ExactProblem:
                 )
                 scale, fixed = tables.calibration[:, PHASES.index("sync"), :2].max(axis=0)
                 seconds = seconds * float(scale) + float(fixed)
-                far[[trainer, target]] += seconds
+                far[trainer] += seconds
+            if not self.space.leads(int(trainer)):  # a sync may wait for what is not the training, too
+                far[trainer] = np.inf
         if self.dollars:  # other devices cost other dollars
-            far[:] = np.inf
+            slack[:] = far[:] = np.inf
         return slack, far
 
     def held(self, vectors: Floats) -> Floats:

@@ -99,7 +99,7 @@ class _Solver:
         self.job, self.costs, self.gap, self.mip, self.progress = job, costs, gap, mip, progress
         self.workers = Workers(self.problem, threads)
         self.bounds = TaskBounds(self.problem, self.workers)
-        self.maker = ColumnMaker(self.problem)
+        self.maker = ColumnMaker(self.problem, self.deadline)
         self.counts: dict[str, int] = {}
         self.searched: list[ColumnSearch] = []
         self.removals: list[Removal] = []
@@ -169,10 +169,9 @@ class _Solver:
         """Columns of a group whose tasks take at most ``width`` times what they take in a plan."""
         names = [task.name for task in self.job.workflow.tasks]
         cutoffs = {task: width * estimate.tasks[names[task]].seconds for task in tasks}
-        limits = np.full(self.problem.relaxed.num_phases, 1e-9)
-        for task, cutoff in cutoffs.items():
-            limits[self.problem.relaxed.phase_of[task]] += cutoff
-        return self.maker.make(vector, {tasks: limits}, {tasks: cutoffs})[tasks]
+        limits = np.zeros(2 * self.problem.relaxed.num_phases + 2)
+        limits[-2:] = sum(cutoffs.values()) + 1e-9, math.inf
+        return self.maker.make(vector, {tasks: [limits]}, {tasks: cutoffs})[tasks]
 
     def search(self, incumbent: Incumbent) -> float:
         """Search everything, or one band of prices after the other; returns a lower bound of the objective."""
@@ -284,7 +283,7 @@ class _Solver:
         numbers = {partition: number for number, partition in enumerate(self.problem.space.partitions)}
         for left in screened:
             groups_of = [
-                [column for vector in vectors for column in columns[tasks][int(vector)]]
+                [column for vector in vectors for column in columns.get(tasks, {}).get(int(vector), [])]
                 for tasks, vectors in zip(left.partition, left.vectors, strict=True)
             ]
             one = ColumnSearch(self.problem, groups_of, left.prices, incumbent, 1.0 + self.gap, self.stop)

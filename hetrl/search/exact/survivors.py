@@ -18,6 +18,8 @@ Partition = tuple[tuple[int, ...], ...]
 FIRST_ROUNDS, LATER_ROUNDS = 80, 30
 SMALLEST_BATCH = 48
 """Vectors whose bounds are refined at once, at least; more where many are left."""
+MOST_COMPARED = 2_000_000
+"""Figures that are held at once where vectors are compared with vectors."""
 SAFETY = 1e-10
 """Relative margin of every comparison with the incumbent, for rounding."""
 
@@ -65,15 +67,22 @@ class Survivors:
 
 @dataclass
 class NeededGroups:
-    """Groups on vectors whose columns are to be worked out, with the widest limits any partition asks for."""
+    """Groups on vectors whose columns are to be worked out, with what the partitions leave them.
 
-    limits: dict[int, dict[tuple[int, ...], Floats]] = field(default_factory=dict)
+    Parameters
+    ----------
+    limits
+        Vector -> group -> rows of limits, as `hetrl_kernels.exact_groups.GroupColumns` takes them.
+    cutoffs
+        Vector -> group -> the most seconds that each task may take.
+    """
+
+    limits: dict[int, dict[tuple[int, ...], list[Floats]]] = field(default_factory=dict)
     cutoffs: dict[int, dict[tuple[int, ...], dict[int, float]]] = field(default_factory=dict)
 
     def add(self, vector: int, tasks: tuple[int, ...], limits: Floats, cutoffs: dict[int, float]) -> None:
-        """Widen the limits of a group on a vector."""
-        here = self.limits.setdefault(vector, {})
-        here[tasks] = np.maximum(here[tasks], limits) if tasks in here else limits
+        """Ask for a group on a vector within one more row of limits."""
+        self.limits.setdefault(vector, {}).setdefault(tasks, []).append(limits)
         mine = self.cutoffs.setdefault(vector, {}).setdefault(tasks, {})
         for task, cutoff in cutoffs.items():
             mine[task] = max(mine.get(task, 0.0), cutoff)
@@ -144,31 +153,51 @@ def _refine(
 def need_columns(
     problem: ExactProblem, bounds: TaskBounds, survivors: Survivors, cutoff: float, needed: NeededGroups
 ) -> None:
-    """Ask for the columns of what is left of a partition, with limits that keep every better plan."""
-    relaxed = problem.relaxed
+    """Ask for the columns of what is left of a partition, with limits that keep every better plan.
+
+    Next to a group on a vector the others have what is left of the devices: their least seconds, and their least priced
+    cost, are those of their vectors that fit there.
+    """
+    relaxed, prices = problem.relaxed, survivors.prices
     wide = cutoff * (1 + 1e-9)
-    rows = [bounds.rows(tasks, left) for tasks, left in zip(survivors.partition, survivors.vectors, strict=True)]
-    least = [each.min(axis=0) for each in rows]
-    lows = [float(each.min()) for each in survivors.values]
-    phases = range(relaxed.num_phases)
-    for g, (tasks, left) in enumerate(zip(survivors.partition, survivors.vectors, strict=True)):
-        others = sum((each for h, each in enumerate(least) if h != g), np.zeros(relaxed.num_tasks))
-        total = rows[g] + others
-        of_phase = np.stack([total[:, relaxed.phase_of == phase].max(axis=1) for phase in phases], axis=1)
-        limits = wide - (of_phase.sum(axis=1, keepdims=True) - of_phase)
-        weight = {
-            phase: float(sum(survivors.prices.rows[task] for task in tasks if relaxed.phase_of[task] == phase))
-            for phase in phases
-        }
-        for position, vector in enumerate(left):
-            spare = wide - survivors.bound - (survivors.values[g][position] - lows[g])
+    groups = list(zip(survivors.partition, survivors.vectors, survivors.values, strict=True))
+    held = [problem.held(problem.space.vectors[left].astype(np.float64)) for _, left, _ in groups]
+    rows = [bounds.rows(tasks, left) for tasks, left, _ in groups]
+    offset = float(prices.devices @ problem.room)
+    in_phase = [relaxed.phase_of == phase for phase in range(relaxed.num_phases)]
+    for g, (tasks, left, _) in enumerate(groups):
+        others, priced = np.zeros((len(left), relaxed.num_tasks)), held[g] @ prices.devices - offset
+        for h, (_, _, values) in enumerate(groups):
+            if h != g:
+                least = least_beside(problem.room - held[g], held[h], np.column_stack([rows[h], values]))
+                others, priced = others + least[:, :-1], priced + least[:, -1]
+        mine = [mask & np.isin(np.arange(relaxed.num_tasks), tasks) for mask in in_phase]
+        apart = np.stack([others[:, mask].max(axis=1) for mask in in_phase], axis=1)
+        loads = np.stack([rows[g][:, mask].max(axis=1, initial=0.0) for mask in mine], axis=1)
+        weights = np.array([prices.rows[mask].sum() for mask in mine])
+        longest = np.maximum(apart, loads)
+        for i in np.flatnonzero((longest.sum(axis=1) < wide) & (priced + loads @ weights < wide)):
+            vector = int(left[i])
+            spare = wide - longest[i].sum() + longest[i] - loads[i]
+            spare_price = wide - priced[i] - loads[i] @ weights
             cutoffs = {}
             for task in tasks:
                 phase = int(relaxed.phase_of[task])
-                seconds = bounds.seconds[task, vector]
-                if task in bounds.shared and relaxed.trainers[task] in tasks:
-                    seconds = bounds.shared[task][vector]
-                by_phase = seconds + limits[position, phase] - rows[g][position, task]
-                by_price = seconds + spare / weight[phase] if weight[phase] > 0 else np.inf
-                cutoffs[task] = float(min(by_phase, by_price)) * (1 + 1e-9)
-            needed.add(int(vector), tasks, limits[position], cutoffs)
+                sharing = task in bounds.shared and relaxed.trainers[task] in tasks
+                seconds = float((bounds.shared[task] if sharing else bounds.seconds[task])[vector])
+                most = float(spare[phase])
+                if weights[phase] > 0:
+                    most = min(most, float(spare_price / weights[phase]))
+                cutoffs[task] = (seconds + most) * (1 + 1e-9)
+            needed.add(vector, tasks, np.array([*apart[i], *weights, wide, wide - priced[i]]), cutoffs)
+
+
+def least_beside(room: Floats, held: Floats, values: Floats) -> Floats:
+    """Per row of ``room`` the least of every column of ``values`` among the items that fit; inf where none does."""
+    result = np.full((len(room), values.shape[1]), np.inf)
+    size = max(1, MOST_COMPARED // max(1, held.size + values.size))
+    for start in range(0, len(room), size):
+        part = room[start : start + size]
+        fits = (held[None] <= part[:, None]).all(axis=2)
+        result[start : start + size] = np.where(fits[:, :, None], values[None], np.inf).min(axis=1)
+    return result
