@@ -82,7 +82,7 @@ class ExactProblem:
         self.steps = Steps(self.finder, fluid.device_seconds, fluid.latency, fluid.fixed, self.dollars)
 
     def _slacks(self) -> tuple[Floats, Floats]:
-        """Per task the seconds by which its data transfers, and for train tasks the syncs, may differ between options."""
+        """Per task the seconds by which its data transfers, for train tasks also the syncs, may differ by option."""
         tables = self.tables
         num_tasks = len(tables.task_kind)
         latency, bandwidth = float(tables.link_latency.max()), float(tables.link_bandwidth.min())
