@@ -8,6 +8,7 @@ from hetrl_kernels.options import Option
 class GroupColumns:
     found: list[tuple[Option, ...]]
     overflow: bool
+    stopped: bool
     visits: int
     def __init__(
         self,
@@ -17,8 +18,9 @@ class GroupColumns:
         fronts: dict[int, list[Option]],
         pairs: dict[tuple[int, int], list[tuple[Option, Option]]],
         phase_of: NDArray[np.int32],
-        phase_limits: NDArray[np.float64],
+        limits: NDArray[np.float64],
         max_columns: int,
+        deadline: float,
     ) -> None: ...
     def run(self) -> list[tuple[Option, ...]]: ...
 

@@ -176,9 +176,10 @@ def need_columns(
         loads = np.stack([rows[g][:, mask].max(axis=1, initial=0.0) for mask in mine], axis=1)
         weights = np.array([prices.rows[mask].sum() for mask in mine])
         longest = np.maximum(apart, loads)
-        for i in np.flatnonzero((longest.sum(axis=1) < wide) & (priced + loads @ weights < wide)):
+        total: Floats = longest.sum(axis=1)
+        for i in np.flatnonzero((total < wide) & (priced + loads @ weights < wide)):
             vector = int(left[i])
-            spare = wide - longest[i].sum() + longest[i] - loads[i]
+            spare = wide - total[i] + longest[i] - loads[i]
             spare_price = wide - priced[i] - loads[i] @ weights
             cutoffs = {}
             for task in tasks:
@@ -198,6 +199,6 @@ def least_beside(room: Floats, held: Floats, values: Floats) -> Floats:
     size = max(1, MOST_COMPARED // max(1, held.size + values.size))
     for start in range(0, len(room), size):
         part = room[start : start + size]
-        fits = (held[None] <= part[:, None]).all(axis=2)
+        fits = np.all(held[None] <= part[:, None], axis=2)
         result[start : start + size] = np.where(fits[:, :, None], values[None], np.inf).min(axis=1)
     return result
