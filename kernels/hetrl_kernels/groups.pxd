@@ -37,7 +37,11 @@ cdef class Steps:
     cpdef double screen(self, tuple grouping, tuple assignment)
     cpdef double rank(self, tuple grouping, tuple assignment)
     cdef double fluid_seconds(self, tuple grouping, tuple assignment)
-    cpdef double bound(self, tuple grouping, tuple assignment)
+    cdef void fluid_activities(self, tuple grouping, tuple assignment, Activities* activities)
+    cdef double scheduled(self, const Activities* activities) noexcept
+    cpdef double bound(self, tuple grouping, tuple assignment, double cutoff=*)
+    cdef void at_fastest(self, Activities* activities, int task, bytes counts)
+    cdef bint trained_in(self, tuple tasks, int task)
     cpdef double cost(self, tuple grouping, tuple assignment, double cutoff)
     cdef void edges(self, Activities* activities) noexcept
     cdef double exact(self, tuple grouping, tuple assignment)

@@ -1,173 +1,23 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Levels 3 and 4: how the tasks of a group share its devices, and what a step of all groups costs."""
+"""Levels 3 and 4: costs of groups, and what a step of all groups costs."""
 
 from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 
+from hetrl_kernels.combiner cimport Combiner
 from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.layouts cimport Devices, Layout
-from hetrl_kernels.memory cimport DROPPED, RESIDENT, SHARED
+from hetrl_kernels.memory cimport SHARED
 from hetrl_kernels.options cimport Finder, Option
 from hetrl_kernels.schedule cimport MAX_ACTIVITIES, Activities, asynchronous_period, best_schedule
-from hetrl_kernels.tables cimport GENERATE, MAX_TASKS, PHASE_SYNC, SCORE, TRAIN, Tables
+from hetrl_kernels.tables cimport PHASE_SYNC, SCORE, TRAIN, Tables
 
 cdef enum:
-    MAX_VISITS = 3000
     SMALL_FLEET = 32  # transfers are memoised in larger ones
-    ALLOW_DROPPED = 7
 
 
 cdef class Choice:
     """The chosen options of a group's tasks, in the group's order."""
-
-
-cdef class Combiner:
-    """Depth-first search over the options of a group's tasks, training first and generation last."""
-
-    cdef Tables t
-    cdef Finder finder
-    cdef Devices devices
-    cdef int cells, number, visits
-    cdef list tasks, lists
-    cdef int[MAX_TASKS] trainer  # position of the task that trains this role in the group, -1 for none
-    cdef double[MAX_TASKS + 1] ahead
-    cdef double* least  # [number + 1, cells] idle bytes that the tasks from here on hold at least
-    cdef double* idle  # [cells] of what is chosen
-    cdef double* stay
-    cdef double* sync
-    cdef double* host
-    cdef list chosen, best
-    cdef double best_seconds
-
-    def __cinit__(self, Finder finder, tuple tasks, Devices devices):
-        self.t = finder.t
-        self.finder = finder
-        self.devices = devices
-        self.cells = devices.num_cells
-        self.number = len(tasks)
-        kinds = [finder.t.task_kind[task] for task in tasks]
-        self.tasks = [task for _, task in sorted(zip(kinds, tasks))]
-        self.least = <double*>calloc((self.number + 5) * self.cells, sizeof(double))
-        self.idle = self.least + (self.number + 1) * self.cells
-        self.stay = self.idle + self.cells
-        self.sync = self.stay + self.cells
-        self.host = self.sync + self.cells
-
-    def __dealloc__(self):
-        free(self.least)
-
-    cdef list run(self):
-        cdef int i, j, cell, task
-        cdef Option option
-        cdef double smallest
-        self.lists = [self.finder.options(task, self.devices) for task in self.tasks]
-        if not all(self.lists):
-            return None
-        for i in range(self.number - 1, -1, -1):
-            task = self.tasks[i]
-            self.trainer[i] = -1
-            for j in range(i):
-                if self.t.task_kind[<int>self.tasks[j]] == TRAIN and self.t.task_role[<int>self.tasks[j]] == self.t.task_role[task]:
-                    self.trainer[i] = j
-            option = self.lists[i][0]
-            self.ahead[i] = option.seconds
-            if self.t.task_kind[task] == SCORE and self.trainer[i] >= 0:
-                self.ahead[i] = 0.0  # sharing the trainer's weights may be faster than any option of its own
-            self.ahead[i] += self.ahead[i + 1] if i + 1 < self.number else 0.0
-            for cell in range(self.cells):
-                smallest = INFINITY
-                if self.t.task_kind[task] == TRAIN or (self.t.task_kind[task] == SCORE and self.trainer[i] < 0):
-                    for each in self.lists[i]:
-                        option = each
-                        smallest = fmin(smallest, option.idle[cell])
-                else:
-                    smallest = 0.0
-                self.least[i * self.cells + cell] = smallest + self.least[(i + 1) * self.cells + cell]
-        self.ahead[self.number] = 0.0
-        self.chosen = []
-        self.best = None
-        self.best_seconds = INFINITY
-        self.descend(0, 0.0)
-        if self.visits > MAX_VISITS:
-            self.finder.cuts["COMBINATION_OVERFLOW"] = self.finder.cuts.get("COMBINATION_OVERFLOW", 0) + 1
-        return self.best
-
-    cdef void descend(self, int index, double seconds):
-        cdef int task, cell
-        cdef Option option, other, beside
-        self.visits += 1
-        if self.visits > MAX_VISITS or seconds + self.ahead[index] >= self.best_seconds:
-            return
-        if index == self.number:
-            self.best, self.best_seconds = list(self.chosen), seconds
-            return
-        task = self.tasks[index]
-        if self.t.task_kind[task] != GENERATE:
-            if self.trainer[index] >= 0 and self.t.task_kind[task] == SCORE:
-                for option in self.finder.shared_options(task, self.chosen[self.trainer[index]]):
-                    self.attempt(index, seconds, option)
-            for option in self.lists[index]:
-                if seconds + option.seconds + self.ahead[index + 1] >= self.best_seconds:
-                    break
-                self.attempt(index, seconds, option)
-            return
-        for option in self.lists[index]:
-            if seconds + option.seconds >= self.best_seconds or self.visits > MAX_VISITS:
-                break
-            self.gather()
-            for cell in range(self.cells):
-                self.stay[cell] = self.idle[cell]
-                for each in self.chosen:
-                    other = each
-                    self.stay[cell] = fmax(self.stay[cell], self.idle[cell] - other.idle[cell] + fmax(other.active[cell], other.sync[cell]))
-            beside = self.finder.engine(task, option.layout, RESIDENT, self.stay, self.best_seconds - seconds, option)
-            if beside is not None:
-                self.attempt(index, seconds, beside)
-            if self.chosen and self.finder.allowed[GENERATE, ALLOW_DROPPED]:
-                self.gather()
-                beside = self.finder.engine(task, option.layout, DROPPED, self.idle, self.best_seconds - seconds, option)
-                if beside is not None:
-                    self.attempt(index, seconds, beside)
-
-    cdef void attempt(self, int index, double seconds, Option option):
-        if seconds + option.seconds + self.ahead[index + 1] >= self.best_seconds:
-            return
-        self.chosen.append(option)
-        if self.fits(index + 1):
-            self.descend(index + 1, seconds + option.seconds)
-        self.chosen.pop()
-
-    cdef void gather(self):
-        """Sums over what is chosen."""
-        cdef int cell
-        cdef Option option
-        for cell in range(3 * self.cells):
-            self.stay[cell] = 0.0
-        for cell in range(self.cells):
-            self.idle[cell] = 0.0
-        for each in self.chosen:
-            option = each
-            for cell in range(self.cells):
-                self.idle[cell] += option.idle[cell]
-                self.sync[cell] += option.sync[cell]
-                self.host[cell] += option.host[cell]
-
-    cdef bint fits(self, int following):
-        """Whether every interval fits, with at least what the following tasks hold while idle."""
-        cdef int cell
-        cdef double limit, least
-        cdef Option option
-        self.gather()
-        for cell in range(self.cells):
-            limit = self.t.node_limit[self.devices.cell_node[cell]]
-            least = self.least[following * self.cells + cell]
-            if self.sync[cell] > limit or self.host[cell] > self.t.node_host_ram[self.devices.cell_node[cell]]:
-                return False
-            for each in self.chosen:
-                option = each
-                if self.idle[cell] + least - option.idle[cell] + option.active[cell] > limit:
-                    return False
-        return True
 
 
 cdef class Steps:
@@ -284,11 +134,16 @@ cdef class Steps:
     cdef double fluid_seconds(self, tuple grouping, tuple assignment):
         """Longest path with every task at its fluid bound."""
         cdef Activities activities
+        self.num_screened += 1
+        self.fluid_activities(grouping, assignment, &activities)
+        return self.scheduled(&activities)
+
+    cdef void fluid_activities(self, tuple grouping, tuple assignment, Activities* activities):
+        """All tasks at their fluid bounds on their groups' devices, without transfers."""
         cdef int node, number, task, y
         cdef const int* counts
         cdef double[64] devices
         cdef double rate
-        self.num_screened += 1
         for number in range(len(grouping)):
             counts = <const int*><char*>(<bytes>assignment[number])
             for y in range(self.t.num_types):
@@ -301,8 +156,10 @@ cdef class Steps:
                     rate += devices[y] / self.fluid[task, y]
                 activities.seconds[task] = fmax(self.latency[task], 1.0 / rate + self.fixed[task] if rate > 0 else INFINITY)
                 activities.groups[task] = <unsigned int>1 << number
-        self.edges(&activities)
-        return asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
+        self.edges(activities)
+
+    cdef double scheduled(self, const Activities* activities) noexcept:
+        return asynchronous_period(activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(activities)
 
     cdef void edges(self, Activities* activities) noexcept:
         """The tasks' needs, without transfers."""
@@ -315,35 +172,53 @@ cdef class Steps:
                 if self.t.task_needs[i, j]:
                     activities.needs[i] |= <unsigned int>1 << j
 
-    cpdef double bound(self, tuple grouping, tuple assignment):
-        """Longest path with every task at its fastest on its group's devices, alone, without transfers."""
+    cpdef double bound(self, tuple grouping, tuple assignment, double cutoff=INFINITY):
+        """Longest path with every task at its fastest on its group's devices, alone, without transfers.
+
+        Tasks whose options are not known yet are at their fluid bounds first, and worked out one by one, the largest
+        uncertainty first, until the bound reaches ``cutoff``.
+        """
         cdef Activities activities
-        cdef int j, number, task
-        cdef Option option
-        cdef bint trainer
+        cdef double seconds
         if self.dollars:
             return 0.0
         key = (grouping, assignment)
         found = self.bounds.get(key)
         if found is not None:
             return found
-        for number, (tasks, counts) in enumerate(zip(grouping, assignment)):
+        self.fluid_activities(grouping, assignment, &activities)
+        unknown = []
+        for tasks, counts in zip(grouping, assignment):
             for task in tasks:
-                activities.groups[task] = <unsigned int>1 << number
-                trainer = False
-                for j in tasks:
-                    trainer = trainer or (self.t.task_kind[j] == TRAIN and self.t.task_role[j] == self.t.task_role[task])
-                options = () if self.t.task_kind[task] == SCORE and trainer else self.alone(task, counts)
-                activities.seconds[task] = 0.0
-                if options:
-                    option = options[0]
-                    activities.seconds[task] = option.seconds
-        self.edges(&activities)
-        cdef double seconds = (
-            asynchronous_period(&activities, self.t.staleness) if self.t.staleness > 0 else best_schedule(&activities)
-        )
+                if self.t.task_kind[<int>task] == SCORE and self.trained_in(tasks, task):
+                    continue  # sharing the trainer's weights may be faster than any option of its own
+                if self.finder.knows(task, counts):
+                    self.at_fastest(&activities, task, counts)
+                else:
+                    unknown.append((-activities.seconds[<int>task], task, counts))
+        unknown.sort()
+        seconds = self.scheduled(&activities)
+        for _, task, counts in unknown:
+            if seconds >= cutoff:
+                return seconds
+            self.at_fastest(&activities, task, counts)
+            seconds = self.scheduled(&activities)
         self.bounds[key] = seconds
         return seconds
+
+    cdef void at_fastest(self, Activities* activities, int task, bytes counts):
+        """Put a task at the fastest of its options; one that has none stays as it is: its group is found infeasible."""
+        options = self.alone(task, counts)
+        if options:
+            activities.seconds[task] = fmax(activities.seconds[task], (<Option>options[0]).seconds)
+
+    cdef bint trained_in(self, tuple tasks, int task):
+        """Whether one of a group's tasks trains the role of a task."""
+        cdef int other
+        for other in tasks:
+            if self.t.task_kind[other] == TRAIN and self.t.task_role[other] == self.t.task_role[task]:
+                return True
+        return False
 
     cpdef double cost(self, tuple grouping, tuple assignment, double cutoff):
         """Objective of an assignment: at least 1e12 if a group does not fit, a lower bound where that reaches ``cutoff``."""
@@ -353,7 +228,7 @@ cdef class Steps:
             return found
         cdef double result = self.screen(grouping, assignment)
         if result < cutoff:
-            result = self.bound(grouping, assignment)
+            result = self.bound(grouping, assignment, cutoff)
         if result >= cutoff:
             self.finder.cuts["BOUND"] = self.finder.cuts.get("BOUND", 0) + 1
             return result

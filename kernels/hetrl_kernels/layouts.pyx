@@ -181,14 +181,22 @@ cdef bint same_layers(Layout a, Layout b) noexcept:
     return a.num_slots == b.num_slots and memcmp(a.layers, b.layers, a.num_slots * sizeof(int)) == 0
 
 
+cdef bint alike(Tables t, Devices devices, const int* a, const int* b, int num_stages) noexcept nogil:
+    """Whether two pipelines stand on nodes of the same cells behind links of the same kinds."""
+    cdef int j
+    for j in range(num_stages):
+        if devices.cell[a[j]] != devices.cell[b[j]] or (j > 0 and t.link_kind[a[j - 1], a[j]] != t.link_kind[b[j - 1], b[j]]):
+            return False
+    return True
+
+
 cdef Layout build(
     Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=NULL):
     """A layout with classes of equal replicas; its layers are split here unless given. None if no split fits."""
     cdef Layout layout = Layout.__new__(Layout)
     cdef int num_slots = first[num_replicas]
     cdef int i, j, c, stages, other, number, shared = -1
-    cdef bint train = t.task_kind[splitter.task] == TRAIN, mixed = False, same
-    cdef int* kept
+    cdef bint train = t.task_kind[splitter.task] == TRAIN, mixed = False
     layout.degree = splitter.degree
     layout.degree_index = splitter.degree_index
     layout.num_replicas = num_replicas
@@ -215,6 +223,14 @@ cdef Layout build(
             return None
     for i in range(num_replicas):
         stages = first[i + 1] - first[i]
+        if (
+            i > 0 and layers == NULL and first[i] - first[i - 1] == stages
+            and alike(t, devices, nodes + first[i - 1], nodes + first[i], stages)
+        ):
+            memcpy(layout.layers + first[i], layout.layers + first[i - 1], stages * sizeof(int))
+            layout.class_of[i] = layout.class_of[i - 1]
+            layout.class_size[layout.class_of[i]] += 1
+            continue
         if layers != NULL:
             memcpy(layout.layers + first[i], layers + first[i], stages * sizeof(int))
         else:
@@ -224,19 +240,11 @@ cdef Layout build(
             memcpy(layout.layers + first[i], splitter.splits[number], stages * sizeof(int))
         for c in range(layout.num_classes):
             other = first[layout.representative[c]]
-            same = first[layout.representative[c] + 1] - other == stages
-            j = 0
-            while same and j < stages:
-                same = (
-                    devices.cell[nodes[other + j]] == devices.cell[nodes[first[i] + j]]
-                    and layout.layers[other + j] == layout.layers[first[i] + j]
-                    and (
-                        j == 0
-                        or t.link_kind[nodes[other + j - 1], nodes[other + j]] == t.link_kind[nodes[first[i] + j - 1], nodes[first[i] + j]]
-                    )
-                )
-                j += 1
-            if same:
+            if (
+                first[layout.representative[c] + 1] - other == stages
+                and memcmp(layout.layers + other, layout.layers + first[i], stages * sizeof(int)) == 0
+                and alike(t, devices, nodes + other, nodes + first[i], stages)
+            ):
                 break
         else:
             c = layout.num_classes

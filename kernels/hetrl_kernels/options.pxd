@@ -29,6 +29,8 @@ cdef class Option:
     cdef double* kv  # [classes] tokens of an engine's KV pools
     cdef readonly int shape
     cdef bint full  # an engine whose KV pools are as large as they are useful
+    cdef double* need  # [cells] bytes that an engine's fullest device takes with its smallest KV pool; NULL if not worked out
+    cdef dict beside  # sequences that the KV pools of an engine's classes run at once -> (seconds, shares)
     cdef double* active  # [cells], as the following
     cdef double* idle
     cdef double* sync
@@ -62,6 +64,8 @@ cdef class Finder:
     cdef double seconds_of(self, Option option, int c, int prompts) noexcept
     cdef void spread(self, Option option, const int* base, const int* extra) noexcept
     cdef void add_host(self, Option option, const double* host) noexcept
+    cdef void smallest_need(self, Option option)
+    cdef void engine_shares(self, Option option, Option alone, const double* kv)
     cdef tuple train_options(self, int task, Devices devices)
     cdef double train_candidates(
         self, int task, Layout layout, int number_of_layout, Candidate** candidates, int* number, int* room, double fastest) except? -1.0
@@ -78,5 +82,6 @@ cdef class Finder:
     cdef double engine_guess(self, int task, Layout layout) noexcept
     cdef tuple engine_options(self, int task, Devices devices)
     cpdef tuple options(self, int task, Devices devices)
+    cdef bint knows(self, int task, bytes counts)
     cdef tuple shared_options(self, int task, Option trainer)
     cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff, Option alone)

@@ -70,6 +70,7 @@ cdef class Option:
         free(self.prompts)
         free(self.used)
         free(self.kv)
+        free(self.need)
         free(self.active)
 
     def shares(self):
@@ -126,6 +127,15 @@ cdef void add_rank(Option option, int cell, const Rank* rank) noexcept nogil:
     option.active[cell] = fmax(option.active[cell], rank.active)
     option.idle[cell] = fmax(option.idle[cell], rank.idle)
     option.sync[cell] = fmax(option.sync[cell], rank.sync)
+
+
+cdef void spread_to_replicas(Layout layout, double* values) noexcept nogil:
+    """Copy what the slots of each class's representative hold to its other replicas."""
+    cdef int i, j, source
+    for i in range(layout.num_replicas):
+        source = layout.first[layout.representative[layout.class_of[i]]]
+        for j in range(layout.first[i + 1] - layout.first[i]):
+            values[layout.first[i] + j] = values[source + j]
 
 
 cdef bint beaten(const Candidate* candidates, int number, const Candidate* new) noexcept nogil:
@@ -193,6 +203,10 @@ cdef class Finder:
                 found = self.engine_options(task, devices)
             self.known[key] = found
         return found
+
+    cdef bint knows(self, int task, bytes counts):
+        """Whether a task's options on these devices have been worked out."""
+        return (task, counts) in self.known
 
     cdef list layouts_of(self, int task, Devices devices):
         cdef int kind = self.t.task_kind[task]
@@ -668,15 +682,15 @@ cdef class Finder:
         cdef Option option = new_option(t, layout, task, micro_batch)
         cdef double* hosts = <double*>malloc(layout.num_slots * sizeof(double))
         cdef double moved = 0.0
-        cdef int i, slot, first, node, cell
+        cdef int c, slot, first, node, cell
         cdef bint spans = layout.num_slots * layout.degree > 1
         cdef Rank rank
         option.weights = weights
         option.shape = shape
         active[0] = idle[0] = host[0] = 0.0
-        for i in range(layout.num_replicas):
+        for c in range(layout.num_classes):
             first = 0
-            for slot in range(layout.first[i], layout.first[i + 1]):
+            for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
                 node = layout.node[slot]
                 rank = score_rank(
                     t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], micro_batch, weights, spans
@@ -687,13 +701,15 @@ cdef class Finder:
                 active[0] = fmax(active[0], rank.active / t.node_limit[node])
                 idle[0] = fmax(idle[0], rank.idle / t.node_limit[node])
                 moved = fmax(moved, rank.moved / t.node_host_link[node])
+        if active[0] > 1.0:
+            self.cut("DEVICE_MEMORY")
+            free(hosts)
+            return None
+        spread_to_replicas(layout, hosts)
         self.add_host(option, hosts)
         free(hosts)
         for cell in range(layout.devices.num_cells):
             host[0] = fmax(host[0], option.host[cell])
-        if active[0] > 1.0:
-            self.cut("DEVICE_MEMORY")
-            return None
         for mark in marks:
             if mark[0] <= bound + moved and mark[1] <= active[0] and mark[2] <= idle[0] and mark[3] <= host[0]:
                 return None
@@ -719,6 +735,7 @@ cdef class Finder:
                 continue
             option = self.engine(task, layout, RESIDENT, nothing, INFINITY, None)
             if option is not None:
+                self.smallest_need(option)
                 found.append(option)
                 fastest = fmin(fastest, option.seconds)
         free(nothing)
@@ -740,27 +757,45 @@ cdef class Finder:
             max(1, self.t.num_prompts // layout.num_replicas), useful,
         )
 
+    cdef void smallest_need(self, Option option):
+        """Work out ``need``: bytes beside the other tasks' without which an engine cannot run."""
+        cdef Tables t = self.t
+        cdef Layout layout = option.layout
+        cdef int c, slot, first, node, cell
+        cdef Rank rank
+        cdef double needed
+        option.need = <double*>calloc(layout.devices.num_cells, sizeof(double))
+        for c in range(layout.num_classes):
+            first = 0
+            for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
+                node = layout.node[slot]
+                cell = layout.devices.cell[node]
+                rank = generate_rank(
+                    t, option.task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts,
+                    RESIDENT, layout.num_slots * layout.degree > 1,
+                )
+                needed = kv_bytes(t, t.task_model[option.task], layout.degree_index, first, layout.layers[slot]) * t.max_sequence
+                option.need[cell] = fmax(option.need[cell], rank.active + needed)
+                first += layout.layers[slot]
+
     cdef Option engine(self, int task, Layout layout, int weights, const double* taken, double cutoff, Option alone):
         """An engine with its KV pools in the room beside ``taken`` bytes per cell; None if there is too little.
 
         ``alone`` is the same engine with all memory to itself, or None: where its pools are as large, so is its time.
         """
         cdef Tables t = self.t
-        cdef int i, c, slot, first, node, cell, model = t.task_model[task]
+        cdef int c, slot, first, node, model = t.task_model[task]
         cdef bint spans = layout.num_slots * layout.degree > 1, fits = True, full = True
         cdef double useful = fmax(self.engine_limit * t.task_in_flight[task], t.max_sequence)
         cdef double held, room
         cdef Rank rank
         cdef double* kv = <double*>malloc((layout.num_classes + layout.num_slots) * sizeof(double))
         cdef double* hosts = kv + layout.num_classes
-        cdef int* base
         cdef Option option
         for c in range(layout.num_classes):
             kv[c] = useful
-        for i in range(layout.num_replicas):
-            c = layout.class_of[i]
             first = 0
-            for slot in range(layout.first[i], layout.first[i + 1]):
+            for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
                 node = layout.node[slot]
                 rank = generate_rank(
                     t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
@@ -773,11 +808,10 @@ cdef class Finder:
                     kv[c] = fmin(kv[c], floor(room / held))
                 first += layout.layers[slot]
                 hosts[slot] = rank.host
-            if not fits:
-                break
-        for c in range(layout.num_classes):
             fits = fits and kv[c] >= t.max_sequence
             full = full and kv[c] == useful
+            if not fits:
+                break
         if not fits or (full and alone is not None and alone.full and alone.seconds >= cutoff):
             if not fits:
                 self.cut("KV_ROOM")
@@ -790,26 +824,47 @@ cdef class Finder:
             option.seconds = alone.seconds
             memcpy(option.prompts, alone.prompts, layout.num_replicas * sizeof(int))
         else:
-            self.num_costed += 1
-            base = <int*>malloc(2 * layout.num_classes * sizeof(int))
-            option.seconds = self.shares(task, layout, 0, self.engine_limit, False, kv, base, base + layout.num_classes)
-            self.spread(option, base, base + layout.num_classes)
-            free(base)
-        if option.seconds < cutoff:
-            for i in range(layout.num_replicas):
-                first = 0
-                for slot in range(layout.first[i], layout.first[i + 1]):
-                    node = layout.node[slot]
-                    rank = generate_rank(
-                        t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
-                    )
-                    first += layout.layers[slot]
-                    add_rank(option, layout.devices.cell[node], &rank)
-            self.add_host(option, hosts)
-            option.kv = kv
-            return option
-        free(kv)
-        return None
+            self.engine_shares(option, alone, kv)
+        if option.seconds >= cutoff:
+            free(kv)
+            return None
+        for c in range(layout.num_classes):
+            first = 0
+            for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
+                node = layout.node[slot]
+                rank = generate_rank(
+                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
+                )
+                first += layout.layers[slot]
+                add_rank(option, layout.devices.cell[node], &rank)
+        spread_to_replicas(layout, hosts)
+        self.add_host(option, hosts)
+        option.kv = kv
+        return option
+
+    cdef void engine_shares(self, Option option, Option alone, const double* kv):
+        """Shares and seconds of an engine with these KV pools; those with room for as many sequences are worked out once."""
+        cdef Tables t = self.t
+        cdef Layout layout = option.layout
+        cdef int c
+        cdef int* base
+        cdef bytes shares
+        key = tuple([<int>fmin(self.engine_limit, floor(kv[c] / t.task_in_flight[option.task])) for c in range(layout.num_classes)])
+        if alone is not None:
+            if alone.beside is None:
+                alone.beside = {}
+            found = alone.beside.get(key)
+            if found is not None:
+                option.seconds, shares = found
+                memcpy(option.prompts, <char*>shares, layout.num_replicas * sizeof(int))
+                return
+        self.num_costed += 1
+        base = <int*>malloc(2 * layout.num_classes * sizeof(int))
+        option.seconds = self.shares(option.task, layout, 0, self.engine_limit, False, kv, base, base + layout.num_classes)
+        self.spread(option, base, base + layout.num_classes)
+        free(base)
+        if alone is not None:
+            alone.beside[key] = (option.seconds, (<char*>option.prompts)[: layout.num_replicas * sizeof(int)])
 
 
 def _seconds_of(Option option):
