@@ -48,7 +48,11 @@ NUM_PLACED = 8
 PLACED_RATIO = 1.04
 """They cost less than this times the best: exact shares have gained at most 3 %."""
 HOPELESS_RATIO = 1.5
-"""Starting assignments whose lower bound exceeds this times the best so far are not worked out."""
+"""Starting assignments whose lower bound exceeds this times the best so far are not worked out, nor annealed."""
+FINE_GAIN = 4.0
+"""Fine moves are given to finalists that cost at most this times a move's share of the devices more than the best."""
+FINEST_FRACTION = 512
+"""Fine moves move at least this fraction of the devices."""
 FIRST_BATCH = 2
 """Starting assignments costed before the first of them sets the cutoff of others."""
 FULL_BUDGET = 6_000
@@ -248,7 +252,11 @@ class Halving:
     def halve(self, survivors: list[Candidate], budget: int) -> list[Candidate]:
         """Anneal all, keep the better half, and give those twice the moves."""
         moves = self.effort.first_moves
-        survivors = survivors[: self.effort.survivors]
+        survivors = [
+            each
+            for rank, each in enumerate(survivors[: self.effort.survivors])
+            if rank < self.effort.finalists or each.cost < HOPELESS_RATIO * survivors[0].cost
+        ]
         while len(survivors) > self.effort.finalists and self.spent < budget and not self.stopped():
             survivors = self.anneal(survivors, moves, self.block, 0.10, 0.005)
             survivors = survivors[: max(self.effort.finalists, len(survivors) // 2)]
@@ -259,8 +267,12 @@ class Halving:
     def polish(self, survivors: list[Candidate]) -> list[Candidate]:
         """Move whole nodes of the best finalists, then anneal all at low temperature with ever smaller blocks."""
         survivors = self.descend(survivors)
-        for size in dict.fromkeys((max(1, self.block // 4), 1)):
-            survivors = self.anneal(survivors, self.effort.fine_moves, size, 0.03, 0.002)
+        finest = max(1, self.context.topology.num_devices // FINEST_FRACTION)
+        for size in dict.fromkeys((max(finest, self.block // 4), finest)):
+            most = (1.0 + FINE_GAIN * size / self.context.topology.num_devices) * survivors[0].cost
+            hopeful = [each for each in survivors if each.cost <= most]
+            others = survivors[len(hopeful) :]
+            survivors = sorted(self.anneal(hopeful, self.effort.fine_moves, size, 0.03, 0.002) + others, key=_cost_of)
         self.report("polish")
         return survivors
 
