@@ -6,7 +6,7 @@ what the groups of all types handle together must reach all sequences. The bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -18,10 +18,11 @@ from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES, CostTables
 from hetrl.search.bounds.passes import (
     ALL_REDUCES_PER_LAYER,
     PIPELINES,
+    Bools,
     Floats,
     Ints,
+    most_tensor_groups,
     scalar,
-    tensor_groups,
 )
 from hetrl.spec.job import Job
 
@@ -35,77 +36,106 @@ GRID_STEP = 1.06
 """Shares between neighbours of the grid count as the smaller one."""
 
 
-def generation_bound(job: Job, tables: CostTables, index: int, points: Ints) -> Floats:
-    """Seconds that no layout undercuts on device counts ``points`` ``[K, Y]``; infinite where nothing fits."""
-    model, types = int(tables.task_model[index]), points.shape[1]
-    prompts = _share_grid(job.batch.num_prompts)
-    points = np.where(tables.type_supported[None, :] > 0, points, 0)
-    present = points > 0
-    sets = [tuple(np.flatnonzero(row).tolist()) for row in np.unique(present, axis=0)]
-    rates: dict[tuple[int, tuple[int, ...]], list[Engines]] = {}  # (degree, types of one engine) -> by length
-    degrees = np.flatnonzero(tables.tensor_allowed[model]).tolist()
-    wanted = {subset for kinds in sets for subset in _subsets(kinds)}
-    for degree_index in degrees:
-        for kinds in sorted(wanted):
-            rates[degree_index, kinds] = _engines(job, tables, index, degree_index, kinds, prompts)
-    best = np.full(len(points), np.inf)
-    finite = np.concatenate([e.seconds[np.isfinite(e.seconds)] for row in rates.values() for e in row] + [np.empty(0)])
-    if len(finite) == 0:
-        return best
-    deadlines = np.geomspace(finite.min(), finite.max() * 1.001, NUM_DEADLINES)
-    for degree_index in degrees:
-        groups = tensor_groups(tables, points, TENSOR_DEGREES[degree_index]).astype(np.float64)
-        for kinds in sets:
-            if not kinds:
-                continue
-            here = (present == np.isin(np.arange(types), kinds)).all(axis=1)
-            engines = [each for subset in _subsets(kinds) for each in rates[degree_index, subset]]
-            handled = _handled(engines, groups[here], prompts, deadlines)
-            reached = handled >= job.batch.num_prompts * (1 - 1e-12)  # [K, D]
-            first = np.where(reached.any(axis=1), reached.argmax(axis=1), len(deadlines))
-            # what is reached at a deadline may be reached anywhere after the one before
-            seconds = np.concatenate([deadlines[:1], deadlines[:-1], [np.inf]])[first]
-            best[here] = np.minimum(best[here], seconds)
-    return best
+def generation_bound(job: Job, tables: CostTables, index: int) -> Callable[[Ints], float]:
+    """Return the function of device counts ``[Y]`` to the seconds that no layout undercuts on them."""
+    return GenerationBound(job, tables, index).seconds
+
+
+class GenerationBound:
+    """Engines of all compositions, and what a tensor group of every type is worth in them by every deadline."""
+
+    def __init__(self, job: Job, tables: CostTables, index: int) -> None:
+        self.num_prompts = job.batch.num_prompts
+        self.prompts = _share_grid(job.batch.num_prompts)
+        self.degrees = np.flatnonzero(tables.tensor_allowed[int(tables.task_model[index])]).tolist()
+        types = np.flatnonzero(tables.type_supported).tolist()
+        self.most_groups = np.stack([most_tensor_groups(tables, TENSOR_DEGREES[each]) for each in self.degrees])
+        self.divisors = np.array([TENSOR_DEGREES[d] for d in self.degrees], dtype=np.int64)[:, None]
+        self.supported = tables.type_supported > 0
+        self.engines = [
+            Engines.joined(
+                [_engines(job, tables, index, degree, kinds, self.prompts) for kinds in _subsets(tuple(types))]
+            )
+            for degree in self.degrees
+        ]
+        finite = np.concatenate([each.seconds[np.isfinite(each.seconds)] for each in self.engines])
+        self.deadlines = np.geomspace(finite.min(), finite.max() * 1.001, NUM_DEADLINES) if len(finite) else finite
+        self.handled = [each.prompts_by(self.prompts, self.deadlines) for each in self.engines]
+        self.worths: dict[bytes, Floats] = {}
+
+    def seconds(self, counts: Ints) -> float:
+        """Seconds that no layout on ``counts`` devices by type undercuts; infinite where nothing fits."""
+        present = (counts > 0) & self.supported
+        if len(self.deadlines) == 0 or not present.any():
+            return float("inf")
+        key = present.tobytes()
+        if key not in self.worths:
+            self.worths[key] = self._worths(present)
+        groups = np.where(present, np.minimum(counts // self.divisors, self.most_groups), 0).astype(np.float64)
+        handled = np.matmul(groups[:, None, None, :], self.worths[key])[:, :, 0].min(axis=1)  # [T, D]
+        reached = (handled >= self.num_prompts * (1 - 1e-12)).any(axis=0)
+        if not reached.any():
+            return float("inf")
+        # what is reached at a deadline may be reached anywhere after the one before
+        return float(self.deadlines[max(0, int(reached.argmax()) - 1)])
+
+    def _worths(self, present: Bools) -> Floats:
+        """Prompts that a group of every type is worth by every deadline, ``[T, 2, Y, D]``."""
+        result = np.zeros((len(self.degrees), 2, len(present), len(self.deadlines)))
+        for row, engines, handled in zip(result, self.engines, self.handled, strict=True):
+            here = ~(engines.groups[:, ~present] > 0).any(axis=1)
+            row[...] = _worths(engines.groups[here], handled[here])
+        return result
+
+
+def _worths(groups: Floats, handled: Floats) -> Floats:
+    """Two prices for every type's group such that no engine handles more than its groups are worth, ``[2, Y, D]``.
+
+    What a type handles by itself, raised until mixed engines are paid for; and for every type the most that any engine
+    with it handles per group. ``groups`` are ``[engines, Y]`` and ``handled`` ``[engines, D]``.
+    """
+    result = np.zeros((2, groups.shape[1], handled.shape[1]))
+    size = groups.sum(axis=1, keepdims=True)
+    per_group = handled / size
+    mixed = (groups > 0).sum(axis=1) > 1
+    for kind in range(groups.shape[1]):
+        result[1, kind] = per_group[groups[:, kind] > 0].max(axis=0, initial=0.0)
+        result[0, kind] = per_group[(groups[:, kind] > 0) & ~mixed].max(axis=0, initial=0.0)
+    if mixed.any():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = np.where(handled[mixed] > 0, handled[mixed] / (groups[mixed] @ result[0]), 1.0)
+            raised = result[0] * np.maximum(factor.max(axis=0), 1.0)
+        result[0] = np.where(np.isnan(raised) | np.isinf(raised), result[1], raised)
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Engines of one composition: ``groups`` ``[Y]`` tensor groups of every type, and seconds for every share."""
+    """Engines: ``groups`` ``[E, Y]`` tensor groups of every type, and ``seconds`` ``[E, S]`` for every share."""
 
     groups: Floats
     seconds: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Engines]) -> Engines:
+        """All engines of several sets."""
+        return cls(
+            groups=np.concatenate([each.groups for each in parts]),
+            seconds=np.concatenate([each.seconds for each in parts]),
+        )
+
+    def prompts_by(self, prompts: Ints, deadlines: Floats) -> Floats:
+        """Prompts that every engine handles by every deadline, ``[E, D]``."""
+        monotone = np.minimum.accumulate(self.seconds[:, ::-1], axis=1)[:, ::-1]  # no more prompts in less time
+        most = np.append(prompts.astype(np.float64) - 1.0, float(prompts[-1]))
+        return np.array([most[np.searchsorted(row, deadlines, side="right")] for row in monotone]).reshape(
+            len(monotone), len(deadlines)
+        )
 
 
 def _subsets(kinds: tuple[int, ...]) -> list[tuple[int, ...]]:
     """All non-empty subsets of at most three types; more types in one engine count as their fastest three."""
     return [each for size in range(1, min(len(kinds), MOST_MIXED) + 1) for each in combinations(kinds, size)]
-
-
-def _handled(engines: list[Engines], groups: Floats, prompts: Ints, deadlines: Floats) -> Floats:
-    """Prompts that all groups handle together at most by every deadline, ``[K, D]``.
-
-    With a price for every type's group such that no engine handles more than its groups are worth, the worth of all
-    groups is a bound. Two such prices: what a type handles by itself, raised until mixed engines are paid for; and for
-    every type the most that any engine with it handles per group.
-    """
-    types = groups.shape[1]
-    alone = np.zeros((types, len(deadlines)))
-    equal = np.zeros_like(alone)
-    most = [_prompts_by(each.seconds, prompts, deadlines) for each in engines]
-    for engine, number in zip(engines, most, strict=True):
-        per_group = number / engine.groups.sum()
-        kinds = np.flatnonzero(engine.groups)
-        equal[kinds] = np.maximum(equal[kinds], per_group)
-        if len(kinds) == 1:
-            alone[kinds] = np.maximum(alone[kinds], per_group)
-    factor = np.ones(len(deadlines))
-    for engine, number in zip(engines, most, strict=True):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            factor = np.fmax(factor, np.where(number > 0, number / (engine.groups @ alone), 1.0))
-    with np.errstate(invalid="ignore"):
-        raised = np.nan_to_num(groups @ alone * factor, nan=np.inf)
-    return np.minimum(raised, groups @ equal)
 
 
 def _share_grid(num_prompts: int) -> Ints:
@@ -116,25 +146,15 @@ def _share_grid(num_prompts: int) -> Ints:
     return np.array(grid, dtype=np.int64)
 
 
-def _prompts_by(seconds: Floats, prompts: Ints, deadlines: Floats) -> Floats:
-    """Prompts that an engine handles by every deadline."""
-    monotone = np.minimum.accumulate(seconds[::-1])[::-1]  # no more prompts in less time
-    above = np.searchsorted(monotone, deadlines, side="right")  # first share that takes longer
-    most = np.where(above < len(prompts), prompts[np.minimum(above, len(prompts) - 1)] - 1, prompts[-1])
-    return most.astype(np.float64)
-
-
 def _engines(
     job: Job, tables: CostTables, index: int, degree_index: int, kinds: tuple[int, ...], prompts: Ints
-) -> list[Engines]:
+) -> Engines:
     """Engines that have groups of all these types, with all memory to themselves.
 
     A pipeline's iteration takes P times its slowest stage, so with work spread over the stages by their speeds, P over
     the sum of the stages' speeds, each type being as fast as on the part that suits it best.
     """
     model, degree, batch = int(tables.task_model[index]), TENSOR_DEGREES[degree_index], job.batch
-    if not all(tables.type_supported[kind] for kind in kinds):
-        return []
     layers = int(tables.model_kinds[model])
     counts = tables.kinds_before[model, :layers, tables.model_layers[model]].astype(np.float64)
     held = float(tables.kind_kv[model, degree_index, :layers] @ counts)
@@ -142,7 +162,7 @@ def _engines(
     roomiest = np.array([float(free[tables.node_type == kind].max()) for kind in kinds])
     sequences = (prompts * int(tables.task_sequences[index])).astype(np.float64)
     prefill = _prefill_parts(job, tables, model, degree_index, kinds, prompts)
-    result = []
+    groups, found = [np.empty((0, len(tables.type_flops)))], [np.empty((0, len(prompts)))]
     for stages in PIPELINES:
         if stages < len(kinds) or stages > int(tables.model_layers[model]):
             continue
@@ -151,17 +171,16 @@ def _engines(
         possible = (rooms >= 0) & (rooms >= held * batch.max_sequence_tokens)
         if not possible.any():
             continue
+        mixes = mixes[possible]
         fits = np.floor(rooms.max() / held / float(tables.task_in_flight[index])) if held > 0 else np.inf
         most = np.minimum(np.minimum(ENGINE_LIMIT, sequences), max(1.0, float(fits)))
         running = np.maximum(1.0, np.floor(most[None, :] / 2.0 ** np.arange(NUM_HALVES)[:, None]))
         decode = _decode_seconds(job, tables, model, degree_index, kinds, float(stages), sequences, running, mixes)
-        for mix, seconds, possibly in zip(mixes, decode, possible, strict=True):
-            if possibly:
-                groups = np.zeros(len(tables.type_flops))
-                groups[list(kinds)] = mix
-                once = _mixed(prefill, mix) / stages
-                result.append(Engines(groups=groups, seconds=np.asarray(seconds + prompts * once)))
-    return result
+        here = np.zeros((len(mixes), len(tables.type_flops)))
+        here[:, list(kinds)] = mixes
+        groups.append(here)
+        found.append(decode + prompts * (_mixed(prefill, mixes) / stages))
+    return Engines(groups=np.concatenate(groups), seconds=np.concatenate(found))
 
 
 def _compositions(total: int, parts: int) -> Floats:
@@ -170,18 +189,18 @@ def _compositions(total: int, parts: int) -> Floats:
     return np.array([np.diff((0, *cut, total)) for cut in cuts], dtype=np.float64)
 
 
-def _mixed(parts: Sequence[Floats], mix: Floats) -> Floats:
+def _mixed(parts: Sequence[Floats], mixes: Floats) -> Floats:
     """Seconds of the whole model on stages of mixed types: the number of stages over the sum of their speeds.
 
-    ``parts`` are ``[kinds, ...]`` each.
+    ``parts`` are ``[kinds, ...]`` each, ``mixes`` ``[mixes, kinds]``.
     """
     whole = np.sum(parts, axis=0)
-    if len(mix) == 1:
-        return np.asarray(whole[0])
+    if len(whole) == 1:
+        return np.asarray(whole)
     with np.errstate(divide="ignore", invalid="ignore"):
         slower = np.stack([np.where(part[:1] > 0, part / part[:1], np.inf) for part in parts]).min(axis=0)
-    speeds = np.tensordot(mix, 1.0 / slower, axes=1)
-    return np.asarray(whole[0] * mix.sum() / speeds)
+    speeds = np.tensordot(mixes, 1.0 / slower, axes=1)
+    return np.asarray(whole[0] * mixes[0].sum() / speeds)
 
 
 def _prefill_parts(
@@ -258,4 +277,4 @@ def _decode_seconds(
     stacked = [np.stack(part) for part in parts]
     per_iteration, per_sequence = tables.calibration[list(kinds), PHASES.index("generate"), 1:].min(axis=0)
     rest = per_iteration * iterations.sum(axis=-1) + per_sequence * sequences * batch.mean_response_tokens
-    return np.stack([((iterations * _mixed(stacked, mix)).sum(axis=-1) + rest).min(axis=0) for mix in mixes])
+    return np.asarray(((iterations * _mixed(stacked, mixes)).sum(axis=-1) + rest).min(axis=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from hetrl.cost.tables import SCALARS, TENSOR_DEGREES, CostTables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Pipeline lengths of the declared space."""
 ALL_REDUCES_PER_LAYER = 2
@@ -32,11 +32,11 @@ def collective_inside(tables: CostTables, operation: str, ranks: int, num_bytes:
     return least
 
 
-def tensor_groups(tables: CostTables, points: Ints, degree: int) -> Ints:
-    """Return how many tensor groups fit into device counts ``[K, Y]``, since no group leaves its node."""
-    most = np.zeros(points.shape[1], dtype=np.int64)
+def most_tensor_groups(tables: CostTables, degree: int) -> Ints:
+    """Return how many tensor groups of every type the fleet has, ``[Y]``, since no group leaves its node."""
+    most = np.zeros(len(tables.type_flops), dtype=np.int64)
     np.add.at(most, tables.node_type, tables.node_devices // degree)
-    return np.minimum(points // degree, most)
+    return most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,35 +105,3 @@ def rates(parts: Floats, weights: Floats, usable: NDArray[np.bool_]) -> tuple[fl
     speed = np.zeros(len(usable))
     speed[able] = parts[reference, heaviest] / parts[able, heaviest]
     return float(worth @ weights), speed
-
-
-def taken(groups: Ints, order: Sequence[int], wanted: Ints) -> list[Floats]:
-    """Numbers of groups of every type when ``wanted`` ``[C]`` are taken in order, each ``[C, K]``; zero beside it."""
-    left = wanted[:, None] - np.zeros(len(groups), dtype=np.int64)[None, :]
-    result: list[Floats] = [np.zeros(left.shape)] * groups.shape[1]
-    for kind in order:
-        here = np.minimum(groups[None, :, kind], left)
-        left = left - here
-        result[kind] = here.astype(np.float64)
-    return result
-
-
-def spread_seconds(
-    work: float, speed: Floats, takes: Sequence[Floats], amount: Floats, per_group: Floats
-) -> tuple[Floats, Floats]:
-    """Seconds of ``amount`` units of ``work`` on groups that each lose ``per_group`` units; and their total speed.
-
-    Any fastest part of the groups may be used: ``min_k work (amount + per_group n_k) / speed_k``.
-    """
-    number = np.zeros_like(takes[0])
-    total = np.zeros_like(number)
-    least = np.full_like(number, np.inf)
-    for kind in np.argsort(-speed, kind="stable"):
-        if speed[kind] <= 0:
-            break
-        number = number + takes[kind]
-        total = total + takes[kind] * speed[kind]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            here = work * (amount + per_group * number) / total
-        least = np.fmin(least, np.where(total > 0, here, np.inf))
-    return least, total

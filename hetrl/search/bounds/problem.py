@@ -1,205 +1,154 @@
 """The bound of a whole job: over all groupings, and over all numbers of devices of every type in every group.
 
-Every task has a bound on every point of a grid of device counts. A group's counts lie in a cell of the grid; its tasks
-are bounded at the cell's upper corner, and the other groups by what the lower corner leaves over. Where every task of
-one phase must end before any of the next begins, phases add up, and in each the busiest group decides.
+Branch and bound over boxes of device counts: every group has between ``least`` and ``most`` devices of every type. Its
+tasks take no less than on ``most`` of them, which is what the other groups' least counts leave. Where every task of
+one phase must end before any of the next begins, phases add up, and in each the busiest group decides. The box with
+the smallest bound is halved again and again; its bound holds for the job at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hetrl.cost.tables import TASK_KINDS, CostTables
 from hetrl.search.bounds.fluid import FluidBounds, fleet_bound, phase_bound, phases
 from hetrl.search.bounds.generation import generation_bound
-from hetrl.search.bounds.passes import Floats, Ints
+from hetrl.search.bounds.passes import Ints
 from hetrl.search.bounds.scoring import scoring_bound
 from hetrl.search.bounds.training import training_bound
 from hetrl.search.level1_grouping import set_partitions
 from hetrl.spec.job import Job
 
-MOST_POINTS = 81
-"""Points of the grid of device counts."""
-MOST_PAIRS = 60_000
-"""Pairs of cells looked at for groupings of three groups and more; with more of them one group's cells have to do."""
+MOST_BOXES = 2000
+"""Boxes halved; then the smallest bound so far has to do."""
 MOST_TASKS = 7
 """With more tasks there are too many groupings, and only the fleet as a whole is bounded."""
+
+BOUNDS = {"train": training_bound, "score": scoring_bound, "generate": generation_bound}
 
 
 def lower_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
     """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
     quick = fleet_bound(job, tables, fluid)
-    return quick if len(job.workflow.tasks) > MOST_TASKS else max(quick, _bound(job, tables, fluid))
+    return quick if len(job.workflow.tasks) > MOST_TASKS else max(quick, BoxSearch(job, tables, fluid).run())
+
+
+class TaskBounds:
+    """Bounds of single tasks on device counts, each worked out once."""
+
+    def __init__(self, job: Job, tables: CostTables, fluid: FluidBounds) -> None:
+        self.fluid = fluid
+        looks: dict[object, tuple[Callable[[Ints], float], dict[bytes, float]]] = {}
+        self.functions: list[Callable[[Ints], float]] = []
+        self.known: list[dict[bytes, float]] = []
+        for index in range(len(job.workflow.tasks)):
+            kind = TASK_KINDS[tables.task_kind[index]]
+            look = (
+                kind,
+                int(tables.task_model[index]),
+                int(tables.task_sequences[index]),
+                int(tables.task_role_is_actor[index]),
+                int(tables.task_trained[index]),
+            )
+            if look not in looks:
+                looks[look] = BOUNDS[kind](job, tables, index), {}
+            function, known = looks[look]
+            self.functions.append(function)
+            self.known.append(known)
+
+    def seconds(self, task: int, counts: Ints) -> float:
+        """Seconds that the task takes at least on ``counts`` devices ``[Y]``."""
+        key = counts.tobytes()
+        found = self.known[task].get(key)
+        if found is None:
+            with np.errstate(divide="ignore"):
+                flowing = 1.0 / (counts / self.fluid.device_seconds[task]).sum() + self.fluid.fixed[task]
+            found = max(self.functions[task](counts), float(flowing), float(self.fluid.latency[task]))
+            self.known[task][key] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Device counts: per type ascending levels from none to all.
+class Box:
+    """Device counts of every group of a grouping, ``[G, Y]`` each."""
 
-    Parameters
-    ----------
-    levels
-        Per type.
-    shape
-        Number of levels of every type; points are numbered in C order.
-    """
-
-    levels: tuple[Ints, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def points(self) -> Ints:
-        """``[K, Y]``."""
-        return np.stack([each.ravel() for each in np.meshgrid(*self.levels, indexing="ij")], axis=1)
-
-    @property
-    def least(self) -> Ints:
-        """Lower corners of the cells whose upper corners are the points."""
-        lowest = [np.append(0, level[:-1] + 1) for level in self.levels]
-        return np.stack([each.ravel() for each in np.meshgrid(*lowest, indexing="ij")], axis=1)
-
-    def number(self, counts: Ints) -> Ints:
-        """Points that are at least ``counts`` ``[..., Y]``."""
-        index = [np.searchsorted(level, counts[..., kind]) for kind, level in enumerate(self.levels)]
-        return np.ravel_multi_index(tuple(index), self.shape)
+    grouping: tuple[tuple[int, ...], ...]
+    least: Ints
+    most: Ints
 
 
-def grid_of(devices: Sequence[int]) -> Grid:
-    """Levels of every type: one by one where the fleet is small, else evenly spaced."""
-    steps = max(devices)
-    while True:
-        levels = tuple(
-            np.unique(np.linspace(0, number, min(number, steps) + 1).round().astype(np.int64)) for number in devices
-        )
-        if steps == 1 or int(np.prod([len(each) for each in levels])) <= MOST_POINTS:
-            return Grid(levels=levels, shape=tuple(len(each) for each in levels))
-        steps -= 1
+class BoxSearch:
+    """Branch and bound over boxes, the smallest bound first."""
 
+    def __init__(self, job: Job, tables: CostTables, fluid: FluidBounds) -> None:
+        self.tasks = TaskBounds(job, tables, fluid)
+        self.devices = np.zeros(len(tables.type_flops), dtype=np.int64)
+        np.add.at(self.devices, tables.node_type, tables.node_devices)
+        self.weights = tables.type_flops / float(tables.type_flops @ self.devices)
+        self.phases = phases(job)
+        self.floors = [phase_bound(self.devices.astype(np.float64), fluid, phase) for phase in self.phases]
+        self.staleness = job.staleness
+        self.groupings = [
+            tuple(map(tuple, grouping))
+            for grouping in set_partitions(len(job.workflow.tasks))
+            if len(grouping) <= self.devices.sum()
+        ]
+        self.num_boxes = 0
 
-def task_bounds(job: Job, tables: CostTables, fluid: FluidBounds, grid: Grid) -> Floats:
-    """Seconds of every task on every point, ``[A, K]``, falling in every count."""
-    points = grid.points
-    result = np.empty((len(job.workflow.tasks), len(points)))
-    known: dict[tuple[object, ...], Floats] = {}
-    for index in range(len(result)):
-        kind = TASK_KINDS[tables.task_kind[index]]
-        bound = {"train": training_bound, "score": scoring_bound, "generate": generation_bound}[kind]
-        look = (
-            kind,
-            int(tables.task_model[index]),
-            int(tables.task_sequences[index]),
-            int(tables.task_role_is_actor[index]),
-            int(tables.task_trained[index]),
-        )
-        if look not in known:
-            known[look] = bound(job, tables, index, points)
-        with np.errstate(divide="ignore"):
-            flowing = 1.0 / (points / fluid.device_seconds[index]).sum(axis=1) + fluid.fixed[index]
-        row = np.maximum(known[look], np.maximum(flowing, fluid.latency[index])).reshape(grid.shape)
-        for axis in range(row.ndim):
-            row = np.minimum.accumulate(row, axis=axis)
-        result[index] = row.ravel()
-    return result
+    def run(self) -> float:
+        """Return the smallest bound of all boxes when no halving can raise it, or after `MOST_BOXES` halvings."""
+        heap: list[tuple[float, int, Box]] = []
+        number = 0
+        for grouping in self.groupings:
+            least = np.zeros((len(grouping), len(self.devices)), dtype=np.int64)
+            box = Box(grouping=grouping, least=least, most=np.broadcast_to(self.devices, least.shape).copy())
+            heap.append((self.seconds(box), number, box))
+            number += 1
+        heapq.heapify(heap)
+        for self.num_boxes in range(MOST_BOXES):
+            seconds, _, box = heap[0]
+            if not np.isfinite(seconds) or (box.most.sum(axis=0) <= self.devices).all():
+                break  # a way to give devices to groups: no box can do better
+            heapq.heappop(heap)
+            for half in self.halves(box):
+                heapq.heappush(heap, (max(seconds, self.seconds(half)), number, half))
+                number += 1
+        return heap[0][0]
 
+    def halves(self, box: Box) -> list[Box]:
+        """Cut a box where it is widest, weighing types by their speed."""
+        width = (box.most - box.least) * self.weights
+        group, kind = np.unravel_index(int(width.argmax()), width.shape)
+        middle = (box.least[group, kind] + box.most[group, kind]) // 2
+        lower = box.most.copy()
+        lower[group, kind] = middle
+        upper = box.least.copy()
+        upper[group, kind] = middle + 1
+        left = self.devices - upper.sum(axis=0)
+        most = np.minimum(box.most, upper + left)
+        return [
+            Box(grouping=box.grouping, least=box.least, most=lower),
+            Box(grouping=box.grouping, least=upper, most=most),
+        ]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Ways to give devices to two groups and the rest: numbers of points, one entry per way."""
+    def seconds(self, box: Box) -> float:
+        """Seconds of the step for any device counts in the box."""
+        found = [
+            {task: self.tasks.seconds(task, counts) for task in tasks}
+            for tasks, counts in zip(box.grouping, box.most, strict=True)
+        ]
+        return self.step(found)
 
-    first: Ints
-    second: Ints
-    rest: Ints
-
-
-def _bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
-    devices = np.zeros(len(tables.type_flops), dtype=np.int64)
-    np.add.at(devices, tables.node_type, tables.node_devices)
-    grid = grid_of(devices.tolist())
-    seconds = task_bounds(job, tables, fluid, grid)
-    everything = len(seconds[0]) - 1
-    floors = [phase_bound(devices.astype(np.float64), fluid, phase) for phase in phases(job)]
-    schedule = Schedule(phases=phases(job), floors=floors, staleness=job.staleness, seconds=seconds)
-    least = grid.least
-    left = devices[None, :] - least
-    two = Splits(first=np.arange(len(least)), second=grid.number(left), rest=np.full(len(least), -1, dtype=np.int64))
-    three = _pairs(grid, least, devices)
-    best = np.inf
-    partitions = []
-    for grouping in set_partitions(len(seconds)):
-        if len(grouping) <= int(devices.sum()):
-            alone = schedule.of([(tasks, np.array([everything])) for tasks in grouping])
-            partitions.append((float(alone[0]), grouping))
-    for least_seconds, grouping in sorted(partitions):
-        if least_seconds >= best:
-            break
-        order = sorted(grouping, key=lambda tasks: -seconds[list(tasks), everything].sum())
-        splits = two if len(order) < 3 else three
-        groups = [(order[0], splits.first)]
-        if len(order) == 1:
-            groups = [(order[0], np.array([everything]))]
-        elif len(order) == 2:
-            groups.append((order[1], splits.second))
-        else:
-            groups.append((order[1], splits.second))
-            groups.extend((tasks, splits.rest) for tasks in order[2:])
-        best = min(best, float(schedule.of(groups).min()))
-    return best
-
-
-def _pairs(grid: Grid, least: Ints, devices: Ints) -> Splits:
-    """Cells of two groups whose lower corners leave room for each other."""
-    number = len(least)
-    if number * number > MOST_PAIRS * 4:
-        return Splits(first=np.arange(number), second=grid.number(devices - least), rest=grid.number(devices - least))
-    first, second = (each.ravel() for each in np.meshgrid(np.arange(number), np.arange(number), indexing="ij"))
-    left = devices[None, :] - least[first] - least[second]
-    possible = (left >= 0).all(axis=1)
-    first, second, left = first[possible], second[possible], left[possible]
-    return Splits(first=first, second=second, rest=grid.number(left))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """Puts the bounds of tasks together to the step's.
-
-    Parameters
-    ----------
-    phases
-        Task indices of phases that follow each other.
-    floors
-        Seconds of every phase, however it is split.
-    seconds
-        ``[A, K]``.
-    """
-
-    phases: Sequence[tuple[int, ...]]
-    floors: Sequence[float]
-    staleness: int
-    seconds: Floats
-
-    def of(self, groups: Sequence[tuple[tuple[int, ...], NDArray[np.int64]]]) -> Floats:
-        """Seconds of the step for every way to place the groups: (tasks, numbers of points)."""
+    def step(self, groups: Sequence[dict[int, float]]) -> float:
+        """Seconds of the step (or the period) from those of every group's tasks."""
         if self.staleness > 0:
-            return self._period(groups)
-        total = np.zeros(len(groups[0][1]))
+            loop = sum(max(group[task] for group in groups for task in group if task in phase) for phase in self.phases)
+            return max(max(sum(group.values()) for group in groups), loop / (1 + self.staleness))
+        total = 0.0
         for phase, floor in zip(self.phases, self.floors, strict=True):
-            longest = np.full(len(total), floor)
-            for tasks, points in groups:
-                mine = [task for task in phase if task in tasks]
-                if mine:
-                    longest = np.maximum(longest, sum(self.seconds[task, points] for task in mine))
-            total = total + longest
+            total += max(floor, *(sum(group[task] for task in phase if task in group) for group in groups))
         return total
-
-    def _period(self, groups: Sequence[tuple[tuple[int, ...], NDArray[np.int64]]]) -> Floats:
-        """Return the busiest group, or the loop of steps that overlap."""
-        busiest = np.max([sum(self.seconds[task, points] for task in tasks) for tasks, points in groups], axis=0)
-        loop = np.zeros(len(busiest))
-        for phase in self.phases:
-            mine = [self.seconds[task, points] for tasks, points in groups for task in tasks if task in phase]
-            loop = loop + np.max(mine, axis=0)
-        return np.asarray(np.maximum(busiest, loop / (1 + self.staleness)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -14,10 +15,7 @@ from benchmarks.search import small_job
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.bounds import lower_bound
-from hetrl.search.bounds.generation import generation_bound
-from hetrl.search.bounds.problem import grid_of, task_bounds
-from hetrl.search.bounds.scoring import scoring_bound
-from hetrl.search.bounds.training import training_bound
+from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
 from hetrl.search.context import INFEASIBLE_COST, SearchContext
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
@@ -25,7 +23,6 @@ from hetrl.spec.presets import benchmark_instance
 from tests.helpers.jobs import two_nodes, workflow_job
 
 ROUNDING = 1e-9
-BOUNDS = {"train": training_bound, "score": scoring_bound, "generate": generation_bound}
 
 
 def context_of(job: Job) -> SearchContext:
@@ -95,8 +92,8 @@ def test_no_option_undercuts_its_tasks_bound(name: str) -> None:
             for stages in option.stages():
                 for node, _ in stages:
                     points[row, tables.node_type[node]] += option.degree
-        bound = BOUNDS[task.kind](job, tables, index, points)
-        for option, least in zip(mine, bound, strict=True):
+        bound = BOUNDS[task.kind](job, tables, index)
+        for option, least in zip(mine, map(bound, points), strict=True):
             assert least <= option.seconds * (1 + ROUNDING), (
                 task.name,
                 option.degree,
@@ -128,11 +125,39 @@ def test_more_devices_never_raise_a_tasks_bound(seed: int) -> None:
     tables = context.tables
     counts = np.zeros(len(tables.type_flops), dtype=np.int64)
     np.add.at(counts, tables.node_type, tables.node_devices)
-    grid = grid_of(counts.tolist())
+    shape = tuple((counts + 1).tolist())
+    points = np.stack([each.ravel() for each in np.indices(shape)], axis=1)
     for index, task in enumerate(context.job.workflow.tasks):
-        raw = BOUNDS[task.kind](context.job, tables, index, grid.points).reshape(grid.shape)
+        raw = np.array(list(map(BOUNDS[task.kind](context.job, tables, index), points))).reshape(shape)
         for axis in range(raw.ndim):
             assert (np.diff(np.where(np.isfinite(raw), raw, 1e30), axis=axis) <= 1e-9 * np.abs(raw).min()).all()
+
+
+@pytest.mark.parametrize("name", ["two nodes", "small 3", "small 8"])
+def test_boxes_are_cut_until_the_bound_is_that_of_the_best_device_counts(name: str) -> None:
+    """Branch and bound against all ways to give the devices of every type to the groups of every grouping."""
+    context = context_of(JOBS[name]())
+    search = BoxSearch(context.job, context.tables, context.fluid)
+    best = float("inf")
+    for grouping in search.groupings:
+        ways = [list(_splits(int(number), len(grouping))) for number in search.devices]
+        for split in product(*ways):
+            counts = np.array(split, dtype=np.int64).T.copy()
+            found = [
+                {task: search.tasks.seconds(task, mine) for task in tasks}
+                for tasks, mine in zip(grouping, counts, strict=True)
+            ]
+            best = min(best, search.step(found))
+    assert search.run() == pytest.approx(best, rel=1e-12)
+
+
+def _splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _splits(total - first, parts - 1):
+            yield (first, *rest)
 
 
 def test_a_slower_network_never_lowers_the_bound_of_forced_rings() -> None:
@@ -160,7 +185,8 @@ def test_one_device_of_one_type_is_bounded_tightly() -> None:
         source="one device",
     )
     context = context_of(job)
-    bound = task_bounds(job, context.tables, context.fluid, grid_of([1]))[:, -1]
+    tasks = TaskBounds(job, context.tables, context.fluid)
+    bound = [tasks.seconds(index, np.array([1])) for index in range(len(job.workflow.tasks))]
     for index in range(len(job.workflow.tasks)):
         fastest = context.steps.alone(index, context.all_devices)[0]
         assert bound[index] <= fastest.seconds * (1 + ROUNDING)
