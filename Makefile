@@ -51,7 +51,7 @@ docs: venv ## build the documentation into site/
 # The editable install compiles the kernels; after that only those that changed are compiled again.
 venv: $(STAMP) ## make .venv with everything in it; does nothing when it is up to date
 	@if ! test -e $(KERNELS) || test -n "$$(find $(KERNEL_SOURCES) -newer $(KERNELS))"; then \
-		$(BIN)/python setup.py --quiet build_ext --inplace && touch $(KERNELS); fi
+		touch $(KERNELS).new && $(BIN)/python setup.py --quiet build_ext --inplace && mv $(KERNELS).new $(KERNELS); fi
 
 # A virtual environment belongs to one place: when the checkout moved, it is installed again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
