@@ -99,7 +99,7 @@ def study_job(name: str) -> Job:
 
 def step_seconds(context: SearchContext, candidate: Candidate | None) -> float | None:
     """Return the step time of a candidate's best placement."""
-    return None if candidate is None else finish(NodeRules(context), candidate)[1].step_seconds
+    return None if candidate is None else finish(NodeRules(context), candidate)[1]
 
 
 def searched(job: Job, costs: UnitCosts, **optimizer: Any) -> SearchResult:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.plan.plan import Plan
 from hetrl.search.constraints import NodeRules
-from hetrl.search.context import Assignment, Candidate, Grouping
+from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
 from hetrl.search.level4_assignment import idle_moves, node_moves
 from hetrl.search.level5_placement import place
-from hetrl.search.level5_polish import plan_seconds, polish
+from hetrl.search.level5_polish import LoweredPlan, lowered, polish
 from hetrl.search.level5_refine import refined
 from hetrl.spec.job import Job
 from hetrl_kernels.anneal import anneal
@@ -135,36 +136,56 @@ def run_idling(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], int
     return near, spent + more
 
 
-def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, Estimate]:
-    """Place a candidate with shares as costed and with exact ones; improve the better plan."""
+def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, float]:
+    """Place a candidate with shares as costed and with exact ones; improve the better plan. The plan and its cost."""
     return improved(rules, [place(rules, candidate, exact_shares=exact) for exact in (True, False)])
 
 
-def improved(rules: NodeRules, plans: Sequence[Plan]) -> tuple[Plan, Estimate]:
-    """Level 5 of the best of some placed plans: annealed blocks, layers and shares split anew, as far as that helps."""
-    context = rules.context
-    job = context.job
+def improved(rules: NodeRules, plans: Sequence[Plan]) -> tuple[Plan, float]:
+    """Level 5 of the best of some placed plans: annealed blocks, layers and shares split anew, as far as that helps.
 
-    def costed(plan: Plan) -> tuple[float, Plan]:
-        seconds = None if job.optimizer.minimises_dollars else plan_seconds(context, plan)
-        if seconds is None:
-            seconds = objective_of(job, evaluate(job, plan, context.costs))
-        return seconds, plan
-
-    best = min(map(costed, plans), key=_first)
-    if math.isfinite(best[0]):
-        polished = polish(rules, best[1], job.optimizer.seed)
-        if polished is not best[1]:
-            best = min(best, costed(polished), key=_first)
+    The plan and its cost, which is what `objective_of` says of it to 1e-12.
+    """
+    seed = rules.context.job.optimizer.seed
+    best = min((_Placed.of(rules.context, plan) for plan in dict.fromkeys(plans)), key=attrgetter("cost"))
+    if math.isfinite(best.cost):
+        best = best.polished(rules, seed)
         for split_layers in (True, False):
-            plan = refined(rules, best[1], split_layers=split_layers)
-            if plan != best[1]:
-                best = min(best, costed(plan), key=_first)
-    return best[1], evaluate(job, best[1], context.costs)
+            plan = refined(rules, best.plan, split_layers=split_layers)
+            if plan == best.plan:
+                break  # then shares alone change nothing either
+            refined_plan = _Placed.of(rules.context, plan)
+            if refined_plan.cost < best.cost:
+                best = refined_plan
+                break
+    return best.plan, best.cost
 
 
-def _first(pair: tuple[float, Plan]) -> float:
-    return pair[0]
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A plan with its cost, and lowered if the kernel gave the cost."""
+
+    plan: Plan
+    cost: float
+    lowered: LoweredPlan | None
+
+    @classmethod
+    def of(cls, context: SearchContext, plan: Plan) -> _Placed:
+        job = context.job
+        known = lowered(context, plan)
+        if known is None or job.optimizer.minimises_dollars:
+            return cls(plan, objective_of(job, evaluate(job, plan, context.costs)), known)
+        return cls(plan, known.seconds, known)
+
+    def polished(self, rules: NodeRules, seed: int) -> _Placed:
+        if self.lowered is None:
+            return self
+        better = polish(rules, self.lowered, seed)
+        if better is self.lowered:
+            return self
+        if rules.context.job.optimizer.minimises_dollars:
+            return min(self, _Placed.of(rules.context, better.plan), key=attrgetter("cost"))
+        return _Placed(better.plan, better.seconds, better)
 
 
 def objective_of(job: Job, estimate: Estimate) -> float:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetrl.cost.estimate import Estimate
 from hetrl.plan.plan import Plan
 from hetrl.search.chains import (
     Chain,
@@ -44,7 +43,9 @@ NUM_DESCENDED = 3
 IDLING_DEVICES = 160
 """So many devices have the finalists together that are tried with devices left unused: 8 on guide20, at least one."""
 NUM_PLACED = 8
-"""Candidates of which whole plans are made and evaluated."""
+"""Candidates of which whole plans are made, at most."""
+PLACED_DEVICES = 2048
+"""So many devices have these together, so that large fleets place fewer; at least two."""
 PLACED_RATIO = 1.04
 """They cost less than this times the best: exact shares have gained at most 3 %."""
 HOPELESS_RATIO = 1.5
@@ -168,11 +169,15 @@ class Halving:
         costed = self.crew.map(cost_exactly, candidates, homes, never)
         return sorted((each for each in costed if each is not None), key=_cost_of)
 
-    def finish(self, finalists: list[Candidate]) -> list[tuple[Plan, Estimate]]:
-        """Whole plans of the best finalists, of what was seen and costs little more, and of one other grouping."""
-        known = {(each.grouping, each.assignment): each for each in [*self.near.values(), *finalists]}
-        ranked = sorted((each for each in known.values() if each.feasible), key=_cost_of)
-        chosen = [each for each in ranked[:NUM_PLACED] if each.cost < PLACED_RATIO * ranked[0].cost]
+    def finish(self, finalists: list[Candidate]) -> list[tuple[Plan, float]]:
+        """Plans with costs of the best finalists, of what was seen and costs little more, and of one other grouping.
+
+        Of assignments of one grouping that cost the same, mostly mirror images on equal nodes, one is placed.
+        """
+        known = {(each.grouping, each.cost): each for each in [*self.near.values(), *finalists] if each.feasible}
+        ranked = sorted(known.values(), key=_cost_of)
+        num_placed = max(2, min(NUM_PLACED, PLACED_DEVICES // self.context.topology.num_devices))
+        chosen = [each for each in ranked[:num_placed] if each.cost < PLACED_RATIO * ranked[0].cost]
         if all(each.grouping == chosen[0].grouping for each in chosen):  # the runner-up
             chosen += [each for each in ranked if each.grouping != chosen[0].grouping][:1]
         finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)

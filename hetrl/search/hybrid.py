@@ -6,20 +6,19 @@ the time limit only stops the search between rounds, and a search that it stoppe
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
+from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.bounds import lower_bound
-from hetrl.search.chains import (
-    objective_of,
-)
+from hetrl.search.chains import objective_of
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import SearchContext
 from hetrl.search.crew import Alone, Crew
@@ -27,9 +26,6 @@ from hetrl.search.halving import Effort, Halving, default_budget
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.search.result import SearchResult, groups_of
 from hetrl.spec.job import Job
-
-if TYPE_CHECKING:
-    pass
 
 
 def solve(
@@ -85,18 +81,11 @@ def solve(
         finalists = search.run(budget, warm_start)
         finished = search.finish(finalists)
     if warm_start is not None and rules.admits_plan(warm_start):
-        finished.append((warm_start, evaluate(job, warm_start, costs)))
-    limit = job.optimizer.constraints.max_usd_per_step
-    finished = [
-        (plan, estimate)
-        for plan, estimate in finished
-        if estimate.feasible
-        and (limit is None or (estimate.usd_per_step is not None and estimate.usd_per_step <= limit))
-    ]
-    if not finished:
+        finished.append((warm_start, objective_of(job, evaluate(job, warm_start, costs))))
+    answers = best_plans(job, costs, finished)
+    if not answers:
         raise InfeasibleError(*explain_infeasible(context))
-    finished.sort(key=lambda pair: objective_of(job, pair[1]))
-    plan, estimate = finished[0]
+    plan, estimate = answers[0]
     return SearchResult(
         plan=plan,
         estimate=estimate,
@@ -104,10 +93,30 @@ def solve(
         work=context.work() + crew.work,
         stopped_by_time=search.timed_out,
         interrupted=search.interrupted,
-        runner_up=next((pair for pair in finished if groups_of(pair[0]) != groups_of(plan)), None),
+        runner_up=answers[1] if len(answers) > 1 else None,
         lower_bound=lower_bound(job, context.tables, context.fluid),
         candidate=min(finalists, key=lambda each: each.cost, default=None),
     )
+
+
+def best_plans(job: Job, costs: UnitCosts, finished: list[tuple[Plan, float]]) -> list[tuple[Plan, Estimate]]:
+    """Evaluate the best plan that fits and is not too dear, and the best of those with another grouping."""
+    limit = job.optimizer.constraints.max_usd_per_step
+    answers: list[tuple[Plan, Estimate]] = []
+    for plan, cost in sorted(finished, key=_cost_of):
+        if math.isinf(cost) or (answers and groups_of(plan) == groups_of(answers[0][0])):
+            continue
+        estimate = evaluate(job, plan, costs)
+        dear = limit is not None and (estimate.usd_per_step is None or estimate.usd_per_step > limit)
+        if estimate.feasible and not dear:
+            answers.append((plan, estimate))
+        if len(answers) == 2:
+            break
+    return answers
+
+
+def _cost_of(pair: tuple[Plan, float]) -> float:
+    return pair[1]
 
 
 def crew_of(rules: NodeRules, threads: int, ray_address: str | None) -> AbstractContextManager[Crew]:

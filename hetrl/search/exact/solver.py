@@ -391,7 +391,8 @@ class _Solver:
         if objective is None or (not differs and abs(objective - incumbent.objective) > 1e-9 * incumbent.objective):
             raise RuntimeError(f"solver and evaluator disagree: {incumbent.objective!r} and {objective!r}")
         start = [] if seed is None else [seed]
-        plan, estimate = improved(NodeRules(problem.context), [plan, *start])  # level 5 is outside the space
+        plan, _ = improved(NodeRules(problem.context), [plan, *start])  # level 5 is outside the space
+        estimate = evaluate(self.job, plan, self.costs)
         proven = not stopped and not problem.space.best_links
         if not proven:
             objective = min(objective, objective_of(self.job, estimate))

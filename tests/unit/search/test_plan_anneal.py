@@ -21,7 +21,7 @@ from hetrl.plan.rules import plan_problems
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate, SearchContext
 from hetrl.search.level5_placement import place
-from hetrl.search.level5_polish import polish
+from hetrl.search.level5_polish import lowered, polish
 from hetrl.search.plan_arrays import PlanArrays, moved_plan, plan_arrays
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
@@ -156,9 +156,12 @@ def test_annealing_is_never_worse_and_keeps_groups_apart_on_request() -> None:
         arrays = plan_arrays(context, plan)
         assert arrays is not None
         before = evaluate(context.job, plan, context.costs).step_seconds
-        polished = polish(NodeRules(context), plan, 1, 3000)
-        after = evaluate(context.job, polished, context.costs).step_seconds
+        start = lowered(context, plan)
+        assert start is not None
+        polished = polish(NodeRules(context), start, 1, 3000)
+        after = evaluate(context.job, polished.plan, context.costs).step_seconds
         assert after <= before
+        assert polished.seconds == pytest.approx(after, rel=1e-12)
         better += after < before
         annealer = PlanAnnealer(context.links, arrays)
         annealer.anneal(1, 3000, 0.02, 0.0005, between_groups=False)
