@@ -63,6 +63,40 @@ cdef class Links(Arena):
         self.to = self.lay(to, self.first_to)
         self.source = self.lay(source, self.first_from)
         self.fast = self.lay(fast, self.first_fast)
+        self.classify()
+
+    cdef void classify(self) except *:
+        """Classes of nodes, each compared with the first of every class so far."""
+        cdef int a, b, c, n = self.num_nodes
+        self.node_class = <int*>self.room(n * sizeof(int))
+        self.own_kind = <int*>self.room(n * sizeof(int))
+        firsts = []
+        for a in range(n):
+            self.own_kind[a] = self.t.link_kind[a, a]
+            self.node_class[a] = len(firsts)
+            for c, b in enumerate(firsts):
+                if self.alike(a, b):
+                    self.node_class[a] = c
+                    break
+            else:
+                firsts.append(a)
+        self.num_classes = len(firsts)
+        self.class_kind = <int*>self.room(self.num_classes * self.num_classes * sizeof(int))
+        for a in range(n):
+            for b in range(n):
+                if a != b:
+                    self.class_kind[self.node_class[a] * self.num_classes + self.node_class[b]] = self.t.link_kind[a, b]
+
+    cdef bint alike(self, int a, int b) noexcept nogil:
+        cdef int c
+        if self.t.link_kind[a, b] != self.t.link_kind[b, a]:
+            return False
+        for c in range(self.num_nodes):
+            if c != a and c != b and (
+                self.t.link_kind[a, c] != self.t.link_kind[b, c] or self.t.link_kind[c, a] != self.t.link_kind[c, b]
+            ):
+                return False
+        return True
 
     cdef Level* lay(self, list by_node, int* first) except NULL:
         """Write the levels of all nodes, best first, and their masks."""

@@ -1,6 +1,6 @@
 """Stage times of replicas by the kind of node, so that only their composition is left to work out."""
 
-from hetrl_kernels.tables cimport Tables
+from hetrl_kernels.tables cimport MAX_STAGES, Tables
 
 
 cdef struct Pattern:  # replicas of one task with the same layers and prompts
@@ -10,9 +10,28 @@ cdef struct Pattern:  # replicas of one task with the same layers and prompts
     double* forward  # [P, kinds of nodes] seconds of one micro-batch, as the following
     double* backward
     double* scoring
-    double* send  # [1 + kinds of links]
+    double* send  # [1 + kinds of links], the first of none
+    int* kind_rank  # [P, kinds of nodes] equal where all times are equal: a kind that has them
+    int* link_rank  # [1 + kinds of links] in the order of their seconds, equal where these are equal
+    double* ranked_send  # by rank
 
 
-cdef void train_seconds(const Pattern* pattern, int num_kinds, const long long* key, double* slow, double* first) noexcept nogil
-cdef int slowest_link(const Pattern* pattern, const long long* key) noexcept nogil
-cdef double score_seconds(const Pattern* pattern, int num_kinds, const long long* key) noexcept nogil
+cdef struct Passage:  # one micro-batch through a stage of a scoring replica
+    double work
+    double send  # 0 after the last stage
+
+
+cdef enum:
+    LINK_BITS = 16
+    LINK_MASK = (1 << LINK_BITS) - 1
+
+
+cdef inline int stage_word(int kind, int link) noexcept nogil:
+    """What a stage looks like: the rank of the kind of its node, and that of the link to the next stage."""
+    return kind << LINK_BITS | link
+
+
+cdef void rank_pattern(Pattern* pattern, int num_kinds, int num_links) except *
+cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil
+cdef int slowest_link(int num_stages, const int* words) noexcept nogil
+cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil

@@ -1,22 +1,26 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Stage times of replicas by the kind of node, so that only their composition is left to work out.
-
-A key has one word per stage: the kind of its node in the upper half, one more than the kind of the link to the next stage in
-the lower.
-"""
+"""Stage times of replicas by the kind of node, so that only their composition is left to work out."""
 
 from hetrl_kernels.tables cimport MAX_STAGES, forward_only, one_f_one_b
 
 
-cdef inline int node_of_key(long long word) noexcept nogil:
-    return <int>(word >> 32)
+cdef void rank_pattern(Pattern* pattern, int num_kinds, int num_links) except *:
+    """Kinds of nodes and of links with equal times become one: replicas that differ only in these look alike."""
+    cdef int j, kind, place
+    for j in range(pattern.num_stages):
+        first = {}
+        for kind in range(num_kinds):
+            place = j * num_kinds + kind
+            key = (pattern.forward[place], pattern.backward[place], pattern.scoring[place])
+            pattern.kind_rank[place] = first.setdefault(key, kind)
+    times = sorted({pattern.send[kind] for kind in range(1, num_links + 1)})
+    rank = {seconds: number + 1 for number, seconds in enumerate(times)}
+    for kind in range(1, num_links + 1):
+        pattern.link_rank[kind] = rank[pattern.send[kind]]
+        pattern.ranked_send[pattern.link_rank[kind]] = pattern.send[kind]
 
 
-cdef inline int link_of_key(long long word) noexcept nogil:
-    return <int>(word & 0x7FFFFFFF)
-
-
-cdef void train_seconds(const Pattern* pattern, int num_kinds, const long long* key, double* slow, double* first) noexcept nogil:
+cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil:
     """One update's pipeline, alone and with the old log-probabilities of the step ahead of it."""
     cdef double[MAX_STAGES] forward
     cdef double[MAX_STAGES] backward
@@ -27,38 +31,39 @@ cdef void train_seconds(const Pattern* pattern, int num_kinds, const long long* 
         slow[0] = first[0] = 0.0
         return
     for j in range(pattern.num_stages):
-        place = j * num_kinds + node_of_key(key[j])
+        place = j * num_kinds + (words[j] >> LINK_BITS)
         forward[j] = pattern.forward[place]
         backward[j] = pattern.backward[place]
         scoring[j] = pattern.scoring[place]
-        send[j] = pattern.send[link_of_key(key[j])]
+        send[j] = pattern.ranked_send[words[j] & LINK_MASK]
     slow[0] = one_f_one_b(pattern.num_stages, forward, backward, send, pattern.num_micro_batches)
     first[0] = slow[0]
     if pattern.num_scored:
         first[0] += forward_only(pattern.num_stages, scoring, send, pattern.num_scored)
 
 
-cdef int slowest_link(const Pattern* pattern, const long long* key) noexcept nogil:
-    """Lower half of the key's word with the slowest link; 0 where all links are alike."""
-    cdef int j, link, slowest = link_of_key(key[0])
-    cdef bint alike = True
-    for j in range(1, pattern.num_stages - 1):
-        link = link_of_key(key[j])
-        alike = alike and link == slowest
-        if pattern.send[link] > pattern.send[slowest]:
-            slowest = link
-    return 0 if alike else slowest
+cdef int slowest_link(int num_stages, const int* words) noexcept nogil:
+    """Rank of a pipeline's slowest link; 0 where all are alike."""
+    cdef int j, link, slowest = 0, fastest = LINK_MASK
+    for j in range(num_stages - 1):
+        link = words[j] & LINK_MASK
+        slowest = link if link > slowest else slowest
+        fastest = link if link < fastest else fastest
+    return 0 if slowest == fastest else slowest
 
 
-cdef double score_seconds(const Pattern* pattern, int num_kinds, const long long* key) noexcept nogil:
-    """A scoring replica's pipeline: filled once, then the slowest stage decides."""
-    cdef double total = 0.0, sends = 0.0, slowest = 0.0, stage
+cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil:
+    """A scoring replica's pipeline: filled once, then the slowest stage decides. Two sums, so that neither waits for the other."""
+    cdef double even = 0.0, odd = 0.0, slowest = 0.0, slow = 0.0
     cdef int j
-    if pattern.num_micro_batches == 0:
+    if num_micro_batches == 0:
         return 0.0
-    for j in range(pattern.num_stages):
-        stage = pattern.forward[j * num_kinds + node_of_key(key[j])]
-        total += stage
-        sends += pattern.send[link_of_key(key[j])]  # 0 after the last stage
-        slowest = stage if stage > slowest else slowest
-    return total + sends + (pattern.num_micro_batches - 1) * slowest
+    for j in range(0, num_stages - 1, 2):
+        even += stages[j].work + stages[j].send
+        odd += stages[j + 1].work + stages[j + 1].send
+        slowest = stages[j].work if stages[j].work > slowest else slowest
+        slow = stages[j + 1].work if stages[j + 1].work > slow else slow
+    if num_stages & 1:
+        even += stages[num_stages - 1].work
+        slowest = stages[num_stages - 1].work if stages[num_stages - 1].work > slowest else slowest
+    return even + odd + (num_micro_batches - 1) * (slowest if slowest > slow else slow)

@@ -8,8 +8,10 @@ are accepted are the same as without.
 from libc.math cimport INFINITY, log, pow
 from libc.string cimport memcpy
 
+from hetrl_kernels.contributions cimport Alike
 from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, INFEASIBLE, PlanState
 from hetrl_kernels.random cimport random_below, random_bits
+from hetrl_kernels.replicas cimport Replicas
 from hetrl_kernels.undo cimport forget
 
 cdef enum:
@@ -42,29 +44,40 @@ cdef class PlanAnnealer(PlanState):
 
     def __init__(self, links, plan, double scale=0.0):
         cdef int b, i, node
+        cdef Replicas replicas
         PlanState.__init__(self, links, plan, scale)
+        replicas = self.replicas
         twins, classes = {}, {}
         twin, class_of = [], []
         for b in range(self.num_blocks):
             looks = tuple([
-                (self.units[i].task, self.units[i].look) for i in range(self.first_unit[b], self.first_unit[b + 1])
+                (replicas.units[i].task, replicas.units[i].look)
+                for i in range(replicas.first_unit[b], replicas.first_unit[b + 1])
             ])
-            spans = b if self.first_slot[b] < self.first_slot[b + 1] else -1
-            twin.append(twins.setdefault((self.kind[b], looks, spans), len(twins)))
+            spans = b if replicas.first_slot[b] < replicas.first_slot[b + 1] else -1
+            twin.append(twins.setdefault((self.alike_in(b), looks, spans), len(twins)))
             class_of.append(classes.setdefault((self.group[b], self.size[b]), len(classes)))
         by_class = [[] for _ in classes]
         for b in range(self.num_blocks):
             by_class[class_of[b]].append(b)
-        self.twin = <int*>self.copy(twin, "int")
-        self.class_of = <int*>self.copy(class_of, "int")
+        self.twin = self.ints(twin)
+        self.class_of = self.ints(class_of)
         self.first_alike = self.starts(by_class)
-        self.alike = <int*>self.copy([b for blocks in by_class for b in blocks], "int")
+        self.alike = self.ints([b for blocks in by_class for b in blocks])
         rooms = [list(range(self.t.node_devices[node])) for node in range(self.t.num_nodes)]
         self.first_on = self.starts(rooms)
         self.num_on = <int*>self.room(self.t.num_nodes * sizeof(int))
         self.on = <int*>self.room(self.first_on[self.t.num_nodes] * sizeof(int))
         self.best_node = <int*>self.room(self.num_blocks * sizeof(int))
         self.list_blocks()
+
+    def alike_in(self, int block):
+        """All of a block but its replicas."""
+        cdef Alike alike = self.added.alike[block]
+        return (
+            self.size[block], self.types[block], self.added.need[block], self.added.host[block],
+            alike.members, alike.areas, alike.rows, alike.bytes,
+        )
 
     cdef void list_blocks(self) noexcept nogil:
         cdef int b, node
@@ -103,17 +116,18 @@ cdef class PlanAnnealer(PlanState):
         """Put every block on a given node."""
         cdef int b
         self.log.on = False
-        self.turn += 1
+        self.replicas.turn += 1
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
-                self.settle(b, self.node[b], -1)
+                self.added.settle(&self.log, b, self.node[b], -1, True)
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
-                self.settle(b, nodes[b], 1)
-                self.shift(b, nodes[b])
+                self.added.settle(&self.log, b, nodes[b], 1, True)
+                self.replicas.shift(&self.log, b, self.node[b], nodes[b])
+                self.node[b] = nodes[b]
         for b in range(self.num_blocks):
-            self.touch(b)
-        self.refresh_replicas()
+            self.replicas.touch(&self.log, b)
+        self.replicas.refresh(&self.log)
         self.cost(INFINITY)
         self.log.on = True
         self.list_blocks()
@@ -196,7 +210,7 @@ cdef class PlanAnnealer(PlanState):
 
     def counts(self):
         """Replicas looked up that were not known, and schedules that had to be searched."""
-        return self.signatures.num_missed, self.orders.num_searched
+        return self.replicas.signatures.num_missed, self.orders.num_searched
 
     def wander(self, unsigned long long seed, int num_moves, *, bint between_groups=True, bint feasible=False):
         """Make random moves whatever they cost.

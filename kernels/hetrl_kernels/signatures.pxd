@@ -12,17 +12,18 @@ cdef struct Entry:
 
 cdef class Signatures:
     cdef Entry* entries
-    cdef unsigned long long* keys
+    cdef int* keys
     cdef size_t room, used, keys_room, keys_used
     cdef readonly long long num_missed
 
     cdef Entry* find(
-        self, unsigned long long hash, int pattern, double tokens, const unsigned long long* key, int length) noexcept nogil
+        self, unsigned long long hash, int pattern, double tokens, const int* key, int length) noexcept nogil
     cdef void clear(self) noexcept nogil
 
 
-cdef inline unsigned long long mixed(unsigned long long value, unsigned long long place) noexcept nogil:
-    """Hash of one part of a key; a key's hash is the exclusive or of its parts', so that parts can be exchanged."""
-    cdef unsigned long long z = value * <unsigned long long>0x9E3779B97F4A7C15 + (place + 1) * <unsigned long long>0xD1B54A32D192ED03
-    z = (z ^ (z >> 32)) * <unsigned long long>0xBF58476D1CE4E5B9
-    return z ^ (z >> 29)
+cdef inline unsigned long long weight(unsigned long long place) noexcept nogil:
+    """Odd factor of one part of a key: a hash is the sum of the parts times these, so that parts can be exchanged."""
+    cdef unsigned long long z = (place + 1) * <unsigned long long>0x9E3779B97F4A7C15
+    z = (z ^ (z >> 30)) * <unsigned long long>0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * <unsigned long long>0x94D049BB133111EB
+    return (z ^ (z >> 31)) | 1

@@ -25,7 +25,7 @@ cdef class Signatures:
         self.room = <size_t>1 << bits
         self.keys_room = self.room * MEAN_KEY
         self.entries = <Entry*>calloc(self.room, sizeof(Entry))
-        self.keys = <unsigned long long*>malloc(self.keys_room * sizeof(unsigned long long))
+        self.keys = <int*>malloc(self.keys_room * sizeof(int))
         if self.entries == NULL or self.keys == NULL:
             raise MemoryError
 
@@ -38,10 +38,11 @@ cdef class Signatures:
         self.used = self.keys_used = 0
 
     cdef Entry* find(
-        self, unsigned long long hash, int pattern, double tokens, const unsigned long long* key, int length) noexcept nogil:
+        self, unsigned long long hash, int pattern, double tokens, const int* key, int length) noexcept nogil:
         """The entry of a key; where there was none a new one, not ``known``, for the caller to fill in."""
         cdef size_t mask = self.room - 1
-        cdef size_t place = hash & mask
+        cdef size_t home = (hash ^ (hash >> 32)) * <unsigned long long>0x9E3779B97F4A7C15 >> 40 & mask
+        cdef size_t place = home
         cdef Entry* entry
         while True:
             entry = self.entries + place
@@ -49,20 +50,20 @@ cdef class Signatures:
                 break
             if (
                 entry.hash == hash and entry.pattern == pattern + 1 and entry.tokens == tokens
-                and memcmp(self.keys + entry.key, key, length * sizeof(unsigned long long)) == 0
+                and memcmp(self.keys + entry.key, key, length * sizeof(int)) == 0
             ):
                 return entry
             place = (place + 1) & mask
         self.num_missed += 1
         if 2 * self.used >= self.room or self.keys_used + length > self.keys_room:
             self.clear()
-            entry = self.entries + (hash & mask)
+            entry = self.entries + home
         entry.hash = hash
         entry.pattern = pattern + 1
         entry.tokens = tokens
         entry.key = <int>self.keys_used
         entry.known = False
-        memcpy(self.keys + self.keys_used, key, length * sizeof(unsigned long long))
+        memcpy(self.keys + self.keys_used, key, length * sizeof(int))
         self.used += 1
         self.keys_used += length
         return entry

@@ -27,11 +27,18 @@ cdef struct NumberWrite:
     double before
 
 
+cdef struct IntWrite:
+    int* where
+    int before
+
+
 cdef struct Log:
     WordWrite* words
     NumberWrite* numbers
+    IntWrite* ints
     int num_words
     int num_numbers
+    int num_ints
     bint on
 
 
@@ -51,8 +58,17 @@ cdef inline void put_number(Log* log, double* where, double value) noexcept nogi
     where[0] = value
 
 
+cdef inline void put_int(Log* log, int* where, int value) noexcept nogil:
+    if log.on:
+        log.ints[log.num_ints].where = where
+        log.ints[log.num_ints].before = where[0]
+        log.num_ints += 1
+    where[0] = value
+
+
 cdef inline void forget(Log* log) noexcept nogil:
     """Keep what was written."""
+    log.num_ints = 0
     log.num_words = 0
     log.num_numbers = 0
 
@@ -64,6 +80,8 @@ cdef inline void take_back(Log* log) noexcept nogil:
         log.words[i].where[0] = log.words[i].before
     for i in range(log.num_numbers - 1, -1, -1):
         log.numbers[i].where[0] = log.numbers[i].before
+    for i in range(log.num_ints - 1, -1, -1):
+        log.ints[i].where[0] = log.ints[i].before
     forget(log)
 
 

@@ -1,0 +1,96 @@
+"""What blocks add to the nodes they stand on: gradient rings, areas, tallies, weight syncs, host RAM."""
+
+from hetrl_kernels.arena cimport Arena
+from hetrl_kernels.links cimport Links
+from hetrl_kernels.replicas cimport Replicas
+from hetrl_kernels.spread cimport Spread
+from hetrl_kernels.tables cimport MAX_TASKS, Tables
+from hetrl_kernels.train_rings cimport Rings
+from hetrl_kernels.undo cimport Log, Tally
+
+
+cdef struct Members:  # tensor groups of one stage of a training task in a block
+    int rings
+    int stage
+    int number
+
+
+cdef struct Row:  # what a block adds to a tally, by the kind of its node
+    int tally
+    int row
+
+
+cdef struct Bytes:  # weights that a block receives in a sync
+    int sync
+    double number
+
+
+cdef struct Values:  # a tally of values that depend on a row and on the kind of node
+    Tally tally
+    int* rank  # [rows, kinds]
+    double* value  # by rank
+
+
+cdef struct Need:  # data that one activity gets from another
+    int activity
+    int position  # among its needs
+    int pair
+    double num_bytes
+
+
+cdef struct OfTask:  # of one task: numbers of its rings and tallies, or -1
+    int rings
+    int moved  # host traffic
+    int step  # optimizer steps on devices
+
+
+cdef struct Alike:  # of one block: equal where it adds the same, wherever it stands
+    int members
+    int areas
+    int rows
+    int bytes
+
+
+cdef class Contributions(Arena):
+    cdef Tables t
+    cdef Links links
+    cdef Spread spread
+    cdef Replicas replicas
+    cdef Rings* rings
+    cdef int num_rings, num_blocks, num_kinds
+    cdef OfTask[MAX_TASKS] of_task
+    cdef double* need  # [B] bytes of its fullest device
+    cdef long long* host  # [B] bytes
+    cdef Alike* alike  # [B]
+    cdef int* first_members  # [B + 1], as the following
+    cdef Members* members
+    cdef int* first_area
+    cdef int* areas
+    cdef int* first_row
+    cdef Row* rows
+    cdef int* first_bytes
+    cdef Bytes* bytes_of
+    cdef unsigned int* stale_of  # [B] tasks whose seconds depend on where it stands
+    cdef Values* values
+    cdef int* sync_local  # [syncs] numbers of tallies
+    cdef int* sync_types
+    cdef list sync_tasks  # (training task, target)
+    cdef Need* needs
+    cdef int num_needs
+    cdef long long* host_used  # [N]
+    cdef long long* num_over  # blocks and hosts over their limits
+    cdef unsigned int stale_tasks
+    cdef bint transfers_stale
+
+    cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1
+    cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil
+    cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef void change_areas(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef void change_rows(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef void change_bytes(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef void settle(self, Log* log, int block, int node, int sign, bint rows) noexcept nogil
+    cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil
+    cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil
+    cdef double largest(self, int number) noexcept nogil
+    cdef double sync_seconds(self, Log* log, int sync) noexcept nogil
+    cdef void nothing_stale(self) noexcept nogil

@@ -1,0 +1,328 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""What blocks add to the nodes they stand on: gradient rings, areas, tallies, weight syncs, host RAM.
+
+A block adds the same wherever it stands, times what the kind of its node makes of it; so an exchange of two blocks changes only
+that in which they differ.
+"""
+
+from hetrl_kernels.memory cimport HOST, SHARED
+from hetrl_kernels.replicas cimport Strategy
+from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
+from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
+from hetrl_kernels.undo cimport highest, lowest_bit, put, tally
+
+
+cdef class Contributions(Arena):
+    """Nodes without blocks.
+
+    Parameters
+    ----------
+    replicas
+        The replicas of the plan.
+    plan
+        Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
+    """
+
+    def __init__(self, Replicas replicas, plan):
+        cdef int task
+        self.replicas = replicas
+        self.t, self.links = replicas.t, replicas.links
+        self.num_blocks, self.num_kinds = replicas.num_blocks, replicas.num_kinds
+        self.need = self.doubles(plan.block_need)
+        self.host = self.words(plan.block_host)
+        self.host_used = <long long*>self.state(self.t.num_nodes * sizeof(long long))
+        self.num_over = <long long*>self.state(sizeof(long long))
+        for task in range(self.t.num_tasks):
+            self.of_task[task].rings = self.of_task[task].moved = self.of_task[task].step = -1
+        self.read(plan)
+
+    # --- reading a plan -----------------------------------------------------------------------------------------
+
+    def read(self, plan):
+        cdef int task, r, j, s
+        cdef Strategy* strategies = self.replicas.strategies
+        replicas = [[] for _ in range(self.t.num_tasks)]
+        for r in range(self.replicas.num_replicas):
+            replicas[self.replicas.replicas[r].task].append(r)
+        members = [{} for _ in range(self.num_blocks)]
+        areas = [set() for _ in range(self.num_blocks)]
+        rows = [set() for _ in range(self.num_blocks)]
+        received = [{} for _ in range(self.num_blocks)]
+        self.rings = <Rings*>self.room(self.t.num_tasks * sizeof(Rings))
+        tallies = []
+        block_of = [int(block) for block in plan.slot_block]
+        for task in range(self.t.num_tasks):
+            moved = {}
+            for r in replicas[task]:
+                for j, s in enumerate(self.slots_of(r)):
+                    areas[block_of[s]].add(strategies[task].area)
+                    if plan.slot_moved[s] > 0:
+                        moved.setdefault(float(plan.slot_moved[s]), set()).add(block_of[s])
+                    if strategies[task].kind == TRAIN:
+                        key = (self.num_rings, j)
+                        members[block_of[s]][key] = members[block_of[s]].get(key, 0) + 1
+            if moved:
+                self.of_task[task].moved = self.add_rows(
+                    tallies, rows, moved, lambda each, node: each / self.t.node_host_link[node]
+                )
+            if strategies[task].kind == TRAIN:
+                self.read_rings(task, replicas[task], members, tallies, rows)
+        self.read_transfers(plan, replicas, block_of, tallies, rows, received)
+        self.write_blocks(plan, members, areas, rows, received)
+        self.write_tallies(tallies)
+
+    def slots_of(self, int replica):
+        cdef int first = self.replicas.replicas[replica].first
+        return range(first, first + self.replicas.replicas[replica].num_stages)
+
+    def read_rings(self, int task, list replicas, list members, list tallies, list rows):
+        """Rings of a training task; its optimizer steps as a tally, unless they run on the hosts."""
+        cdef Strategy* strategy = self.replicas.strategies + task
+        cdef int r, s, j, most = 0, micro_batches = 0
+        cdef Rings* rings = self.rings + self.num_rings
+        layers = [self.replicas.slot_layers[<int>s] for s in self.slots_of(replicas[0])]
+        for r in replicas:
+            micro_batches = max(micro_batches, self.replicas.patterns[self.replicas.replicas[r].pattern].num_micro_batches)
+        for j in range(self.t.num_nodes):
+            most = max(most, self.t.node_devices[j] // strategy.degree)
+        make_rings(
+            rings, self, self.t, self.links, self.t.task_model[task], layers, strategy.degree, len(replicas), strategy.sharding, most,
+            strategy.optimizer == HOST,
+        )
+        rings.num_micro_batches = micro_batches
+        self.of_task[task].rings = self.num_rings
+        self.num_rings += 1
+        if strategy.optimizer == HOST:
+            return
+        totals = {}
+        for block, counts in enumerate(members):
+            for number, j in counts:
+                if number == self.of_task[task].rings:
+                    total = rings.states[j].weights + rings.states[j].gradients + rings.states[j].optimizer
+                    totals.setdefault(total, set()).add(block)
+        self.of_task[task].step = self.add_rows(tallies, rows, totals, self.step_seconds)
+
+    def step_seconds(self, double total, int node):
+        """Seconds of an optimizer step on a device."""
+        cdef int kind = self.t.node_type[node]
+        return self.t.calibration[kind, PHASE_OPTIMIZER, 0] * (total / self.t.type_bandwidth[kind]) + self.t.calibration[kind, PHASE_OPTIMIZER, 1]
+
+    def read_transfers(self, plan, list replicas, list block_of, list tallies, list rows, list received):
+        """Data between tasks on different devices, and weight syncs from training tasks to others of their role."""
+        cdef int i, j
+        cdef Strategy* strategies = self.replicas.strategies
+        pairs, needs, syncs, local, kinds = {}, [], [], [], []
+        for i in range(self.t.num_tasks):
+            place = 0
+            for j in range(i):
+                if not self.t.task_needs[i, j]:
+                    continue
+                if strategies[i].area != strategies[j].area:
+                    pair = pairs.setdefault((strategies[j].area, strategies[i].area), len(pairs))
+                    needs.append((i, place, pair, self.t.transfer_bytes[i, j]))
+                place += 1
+        self.sync_tasks = []
+        for j in range(self.t.num_tasks):
+            for i in range(self.t.num_tasks):
+                if (
+                    strategies[j].kind != TRAIN or strategies[i].kind == TRAIN or self.t.task_role[i] != self.t.task_role[j]
+                    or strategies[i].weights == SHARED
+                ):
+                    continue
+                local_rows, all_blocks = {}, set()
+                for s in [s for r in replicas[i] for s in self.slots_of(r)]:
+                    each = float(plan.slot_bytes[s])
+                    local_rows.setdefault(each, set()).add(block_of[s])
+                    all_blocks.add(block_of[s])
+                    received[block_of[s]].setdefault(len(syncs), 0.0)
+                    received[block_of[s]][len(syncs)] += each * strategies[i].degree
+                local.append(self.add_rows(
+                    tallies, rows, local_rows, lambda each, node: self.t.link_latency[node, node] + each / self.t.link_bandwidth[node, node]
+                ))
+                kinds.append(self.add_rows(tallies, rows, {0.0: all_blocks}, lambda each, node: self.t.node_type[node]))
+                self.sync_tasks.append((j, i))
+                syncs.append((strategies[j].area, strategies[i].area, self.t.transfer_weights[i]))
+        num_areas = max([strategies[i].area for i in range(self.t.num_tasks)]) + 1
+        self.spread = Spread(self.t, self.links, num_areas, list(pairs), syncs)
+        self.sync_local, self.sync_types = self.ints(local), self.ints(kinds)
+        self.num_needs = len(needs)
+        self.needs = <Need*>self.room(self.num_needs * sizeof(Need))
+        for i, (task, place, pair, num_bytes) in enumerate(needs):
+            self.needs[i].activity, self.needs[i].position, self.needs[i].pair = task, place, pair
+            self.needs[i].num_bytes = num_bytes
+
+    cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1:
+        """A new tally with a row for every key of ``blocks_of``; ``value`` gives a row's value on a node."""
+        cdef int number = len(tallies)
+        nodes = {}
+        for node in range(self.t.num_nodes - 1, -1, -1):
+            nodes[self.t.node_kind[node]] = node
+        table = [[value(each, nodes[kind]) if kind in nodes else 0.0 for kind in range(self.num_kinds)] for each in blocks_of]
+        tallies.append(table)
+        for row, blocks in enumerate(blocks_of.values()):
+            for block in blocks:
+                rows[block].add((number, row))
+        return number
+
+    def write_blocks(self, plan, list members, list areas, list rows, list received):
+        cdef int i, task, number
+        known = {}
+        self.alike = <Alike*>self.room(self.num_blocks * sizeof(Alike))
+        self.stale_of = <unsigned int*>self.room(self.num_blocks * sizeof(int))
+        for i in range(self.num_blocks):
+            self.alike[i].members = known.setdefault(("members", *sorted(members[i].items())), len(known))
+            self.alike[i].areas = known.setdefault(("areas", *sorted(areas[i])), len(known))
+            self.alike[i].rows = known.setdefault(("rows", *sorted(rows[i])), len(known))
+            self.alike[i].bytes = known.setdefault(("bytes", *sorted(received[i].items())), len(known))
+            for task in range(self.t.num_tasks):
+                if self.replicas.strategies[task].group == plan.block_group[i]:
+                    self.stale_of[i] |= <unsigned int>1 << task
+        self.first_members = self.starts(members)
+        self.members = <Members*>self.ints([each for block in members for (r, j), n in block.items() for each in (r, j, n)])
+        self.first_area = self.starts(areas)
+        self.areas = self.ints([area for block in areas for area in sorted(block)])
+        self.first_row = self.starts(rows)
+        self.rows = <Row*>self.ints([each for block in rows for row in sorted(block) for each in row])
+        self.first_bytes = self.starts(received)
+        self.bytes_of = <Bytes*>self.room(self.first_bytes[self.num_blocks] * sizeof(Bytes))
+        number = 0
+        for block in received:
+            for sync, num_bytes in block.items():
+                self.bytes_of[number].sync, self.bytes_of[number].number = sync, num_bytes
+                number += 1
+
+    def write_tallies(self, list tallies):
+        cdef int i
+        cdef Values* values
+        self.values = <Values*>self.room(len(tallies) * sizeof(Values))
+        for i, table in enumerate(tallies):
+            values = self.values + i
+            ordered = sorted({value for row in table for value in row})
+            place = {value: rank for rank, value in enumerate(ordered)}
+            values.value = self.doubles(ordered)
+            values.rank = self.ints([place[value] for row in table for value in row])
+            values.tally.words = (len(ordered) + 63) // 64
+            values.tally.count = <long long*>self.state(len(ordered) * sizeof(long long))
+            values.tally.bits = <long long*>self.state(values.tally.words * sizeof(long long))
+
+    # --- moving blocks ------------------------------------------------------------------------------------------
+
+    cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil:
+        cdef bint over = self.host_used[node] > self.t.node_host_ram[node]
+        put(log, self.host_used + node, self.host_used[node] + num_bytes)
+        if over != (self.host_used[node] > self.t.node_host_ram[node]):
+            put(log, self.num_over, self.num_over[0] + (-1 if over else 1))
+
+    cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil:
+        cdef const Members* members
+        cdef int i
+        for i in range(self.first_members[block], self.first_members[block + 1]):
+            members = self.members + i
+            change_members(self.t, self.links, self.rings + members.rings, log, members.stage, node, sign * members.number)
+
+    cdef void change_areas(self, Log* log, int block, int node, int sign) noexcept nogil:
+        cdef int i
+        for i in range(self.first_area[block], self.first_area[block + 1]):
+            self.spread.change(log, self.areas[i], node, sign)
+        self.transfers_stale = True
+
+    cdef void change_rows(self, Log* log, int block, int node, int sign) noexcept nogil:
+        cdef Values* values
+        cdef int i
+        for i in range(self.first_row[block], self.first_row[block + 1]):
+            values = self.values + self.rows[i].tally
+            tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], sign)
+        self.transfers_stale = True
+
+    cdef void change_bytes(self, Log* log, int block, int node, int sign) noexcept nogil:
+        cdef int i
+        for i in range(self.first_bytes[block], self.first_bytes[block + 1]):
+            self.spread.receive(log, self.bytes_of[i].sync, node, sign * self.bytes_of[i].number)
+        self.transfers_stale = True
+
+    cdef void settle(self, Log* log, int block, int node, int sign, bint rows) noexcept nogil:
+        """Add what a block brings to a node, or take it away; ``rows``: also to the tallies."""
+        self.change_host(log, node, sign * self.host[block])
+        if self.need[block] > self.t.node_limit[node]:
+            put(log, self.num_over, self.num_over[0] + sign)
+        self.change_rings(log, block, node, sign)
+        self.change_areas(log, block, node, sign)
+        if rows:
+            self.change_rows(log, block, node, sign)
+        self.change_bytes(log, block, node, sign)
+        self.stale_tasks |= self.stale_of[block]
+
+    cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil:
+        """A block leaves a node for another, from which a second block comes."""
+        cdef const Alike* mine = self.alike + block
+        cdef const Alike* theirs = self.alike + other
+        cdef double limit = self.t.node_limit[node], target_limit = self.t.node_limit[target]
+        cdef long long more = self.host[block] - self.host[other]
+        cdef int over
+        if more != 0:
+            self.change_host(log, node, -more)
+            self.change_host(log, target, more)
+        over = (self.need[block] > target_limit) - (self.need[block] > limit) + (self.need[other] > limit) - (self.need[other] > target_limit)
+        if over != 0:
+            put(log, self.num_over, self.num_over[0] + over)
+        if mine.members != theirs.members:
+            self.change_rings(log, block, node, -1)
+            self.change_rings(log, other, target, -1)
+            self.change_rings(log, block, target, 1)
+            self.change_rings(log, other, node, 1)
+            self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
+        if mine.areas != theirs.areas:
+            self.change_areas(log, block, node, -1)
+            self.change_areas(log, other, target, -1)
+            self.change_areas(log, block, target, 1)
+            self.change_areas(log, other, node, 1)
+        if mine.rows != theirs.rows and self.t.node_kind[node] != self.t.node_kind[target]:
+            self.change_rows(log, block, node, -1)
+            self.change_rows(log, other, target, -1)
+            self.change_rows(log, block, target, 1)
+            self.change_rows(log, other, node, 1)
+            self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
+        if mine.bytes != theirs.bytes:
+            self.change_bytes(log, block, node, -1)
+            self.change_bytes(log, other, target, -1)
+            self.change_bytes(log, block, target, 1)
+            self.change_bytes(log, other, node, 1)
+
+    cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
+        """The leading ``from_first`` blocks go from the first node to the second, the others back."""
+        cdef bint rows = self.t.node_kind[first] != self.t.node_kind[second]  # else the tallies come out as they were
+        cdef int i
+        for i in range(number):
+            self.settle(log, blocks[i], first if i < from_first else second, -1, rows)
+        for i in range(number):
+            self.settle(log, blocks[i], second if i < from_first else first, 1, rows)
+
+    # --- what it comes to ---------------------------------------------------------------------------------------
+
+    cdef double largest(self, int number) noexcept nogil:
+        """Largest value of a tally, or 0."""
+        cdef int rank = highest(&self.values[number].tally)
+        return self.values[number].value[rank] if rank >= 0 else 0.0
+
+    cdef double sync_seconds(self, Log* log, int sync) noexcept nogil:
+        """A weight sync between nodes and inside them, by the slowest device type that receives."""
+        cdef Values* types = self.values + self.sync_types[sync]
+        cdef double seconds = self.spread.network(log, sync) + self.largest(self.sync_local[sync]), worst = 0.0
+        cdef unsigned long long word
+        cdef int i, kind
+        for i in range(types.tally.words):
+            word = types.tally.bits[i]
+            while word:
+                kind = <int>types.value[64 * i + lowest_bit(word)]
+                word &= word - 1
+                worst = fmax(worst, self.t.calibration[kind, PHASE_SYNC, 0] * seconds + self.t.calibration[kind, PHASE_SYNC, 1])
+        return worst
+
+    cdef void nothing_stale(self) noexcept nogil:
+        """After a proposal was taken back."""
+        cdef int i
+        self.stale_tasks = 0
+        self.transfers_stale = False
+        for i in range(self.num_rings):
+            nothing_stale(self.rings + i)
+        self.spread.nothing_stale()

@@ -1,0 +1,111 @@
+"""Seconds of all replicas of a plan, kept up to date while blocks change nodes."""
+
+from hetrl_kernels.arena cimport Arena
+from hetrl_kernels.links cimport Links
+from hetrl_kernels.pipelines cimport Passage, Pattern
+from hetrl_kernels.signatures cimport Entry, Signatures
+from hetrl_kernels.tables cimport MAX_STAGES, MAX_TASKS, Tables
+from hetrl_kernels.undo cimport Log
+
+
+cdef struct Strategy:  # of one task
+    int kind
+    int degree_index
+    int degree
+    int shape
+    int micro_batch
+    int recompute
+    int sharding
+    int weights
+    int optimizer
+    int group
+    int area
+
+
+cdef struct Slowest:  # trees of maxima over what a task's replicas take
+    int size  # leaves
+    double* slow  # seconds of the pipeline, or of all
+    double* first  # with the old log-probabilities ahead; NULL where there are none
+    int* replica_of  # [size] -1 for units
+
+
+cdef struct Unit:  # replicas of one task that lie inside one block
+    int task
+    int leaf
+    int look  # number of what they look like, equal ones share it
+
+
+cdef struct Replica:  # one that spans blocks has a leaf of its own
+    int task
+    int leaf  # -1 inside one block
+    int first  # slot
+    int num_stages
+    int pattern
+    int prompts
+    int scores  # whether it is one of a scoring task
+    int stamp
+    double useful  # tokens that a KV pool has use for
+    long long hash  # of its stages' words
+    long long kinds_hash  # of the kinds of nodes in them
+    long long unresolved  # 1 where its leaf holds an upper bound
+
+
+cdef struct Touch:  # a stage that looks different once a block has moved
+    int replica
+    int slot
+    int place
+    int last
+
+
+cdef class Replicas(Arena):
+    cdef Tables t
+    cdef Links links
+    cdef Signatures signatures
+    cdef readonly int num_tasks, num_kinds, num_blocks, num_slots, num_replicas
+    cdef Strategy[MAX_TASKS] strategies
+    cdef Slowest[MAX_TASKS] slowest
+    cdef Replica* replicas
+    cdef Pattern* patterns  # of training and scoring
+    # slots: the stages of all replicas, one replica after the other
+    cdef int* slot_node
+    cdef int* slot_layers
+    cdef int* slot_word  # of those that train or generate
+    cdef Passage* passages  # of those that score
+    cdef double* slot_need
+    cdef double* slot_kv
+    # of every block
+    cdef int* first_unit  # [B + 1], as the following
+    cdef Unit* units
+    cdef int* first_slot
+    cdef int* slots
+    cdef int* first_touch
+    cdef Touch* touches
+    # units by what they look like and kind of node, and the replicas they consist of
+    cdef int num_looks
+    cdef double* look_slow
+    cdef double* look_first
+    cdef int* look_replicas
+    cdef int* first_look_replica
+    # replicas that a proposal touches
+    cdef unsigned long long[MAX_STAGES + 1] weights  # of places in a hash
+    cdef unsigned long long[MAX_STAGES + 1] weights_before  # their sums
+    cdef int* touched
+    cdef int num_touched
+    cdef int turn
+    cdef unsigned int stale_tasks
+
+    cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *
+    cdef void place_all(self, Log* log, const int* nodes) noexcept nogil
+    cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil
+    cdef void fill_look(self, int look, int node) noexcept nogil
+    cdef double tokens_of(self, const Replica* replica, const int* nodes) noexcept nogil
+    cdef void seconds_of(
+        self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
+    cdef void shift(self, Log* log, int block, int source, int target) noexcept nogil
+    cdef void put_back(self, int block, int node) noexcept nogil
+    cdef void touch(self, Log* log, int block) noexcept nogil
+    cdef void refresh(self, Log* log) noexcept nogil
+    cdef Entry* entry_of(self, const Replica* replica, double tokens) noexcept nogil
+    cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil
+    cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
+    cdef void resolve(self, Log* log, int task) noexcept nogil

@@ -1,0 +1,432 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Seconds of all replicas of a plan, kept up to date while blocks change nodes.
+
+Replicas inside one block form units, looked up by the kind of node. Of those that span blocks, scoring ones are put together
+from tables; training and generating ones are looked up by what their stages look like, and worked out once. The slowest
+is the root of a tree of maxima. A long training pipeline first enters it with an upper bound.
+"""
+
+from libc.math cimport ceil, floor
+
+from hetrl_kernels.links cimport link_of
+from hetrl_kernels.pipelines cimport (
+    LINK_BITS, LINK_MASK, rank_pattern, score_seconds, slowest_link, stage_word, train_seconds,
+)
+from hetrl_kernels.signatures cimport weight
+from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
+from hetrl_kernels.timing cimport Replica as Timed
+from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, train_stage
+from hetrl_kernels.undo cimport put, put_int, put_number, raise_leaf, top_leaf
+
+cdef enum:
+    SIGNATURE_BITS = 16
+    SHORT_PIPELINE = 2  # stages; longer ones are worked out only where they may decide
+
+cdef double BOUND_FACTOR = 1.0 + 1e-12
+"""Upper bounds stay above the values they bound, whatever the last bits are."""
+
+
+cdef class Replicas(Arena):
+    """Replicas of a plan, on no nodes yet.
+
+    Parameters
+    ----------
+    links
+        The lowered job's links.
+    plan
+        Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
+    """
+
+    def __init__(self, Links links, plan):
+        cdef int place
+        self.links = links
+        self.t = links.t
+        for place in range(MAX_STAGES + 1):
+            self.weights[place] = weight(place)
+            if place > 0:
+                self.weights_before[place] = self.weights_before[place - 1] + self.weights[place - 1]
+        self.signatures = Signatures(SIGNATURE_BITS)
+        self.num_tasks = self.t.num_tasks
+        self.num_kinds = max(self.t.node_kind) + 1
+        self.read_strategies(plan)
+        self.read_slots(plan)
+        self.read_replicas(plan)
+
+    # --- reading a plan -----------------------------------------------------------------------------------------
+
+    def read_strategies(self, plan):
+        cdef int task
+        cdef Strategy* strategy
+        for task, row in enumerate(plan.task_settings):
+            strategy = self.strategies + task
+            strategy.kind = self.t.task_kind[task]
+            (
+                strategy.degree_index, strategy.degree, strategy.shape, strategy.micro_batch, strategy.recompute, strategy.sharding,
+                strategy.weights, strategy.optimizer, strategy.group, strategy.area,
+            ) = row
+
+    def read_slots(self, plan):
+        self.num_blocks, self.num_slots, self.num_replicas = len(plan.block_node), len(plan.slot_block), len(plan.first_slot) - 1
+        self.slot_layers = self.ints(plan.slot_layers)
+        self.slot_need = self.doubles(plan.slot_need)
+        self.slot_kv = self.doubles(plan.slot_kv)
+        self.slot_node = <int*>self.room(self.num_slots * sizeof(int))
+        self.slot_word = <int*>self.state(self.num_slots * sizeof(int))
+        self.passages = <Passage*>self.state(self.num_slots * sizeof(Passage))
+        self.touched = <int*>self.room(self.num_replicas * sizeof(int))
+
+    def read_replicas(self, plan):
+        """Replicas that span blocks become leaves; those inside one block form units by task."""
+        cdef int r, s, b, task
+        cdef Replica* replica
+        block_of = [int(block) for block in plan.slot_block]
+        layers = [int(number) for number in plan.slot_layers]
+        firsts = [int(slot) for slot in plan.first_slot]
+        needs, kv = list(plan.slot_need), list(plan.slot_kv)
+        patterns, leaves, inside = {}, [[] for _ in range(self.num_tasks)], {}
+        spanning = [[] for _ in range(self.num_blocks)]
+        touches = [[] for _ in range(self.num_blocks)]
+        self.replicas = <Replica*>self.room(self.num_replicas * sizeof(Replica))
+        for r in range(self.num_replicas):
+            replica = self.replicas + r
+            task, replica.first, replica.num_stages = plan.replica_task[r], firsts[r], firsts[r + 1] - firsts[r]
+            replica.task, replica.prompts, replica.useful = task, plan.replica_prompts[r], plan.replica_useful[r]
+            replica.scores = self.strategies[task].kind == SCORE
+            stages = range(firsts[r], firsts[r + 1])
+            replica.pattern = patterns.setdefault((task, replica.prompts, *[layers[s] for s in stages]), len(patterns))
+            blocks = [block_of[s] for s in stages]
+            if len(set(blocks)) == 1:
+                replica.leaf = -1
+                inside.setdefault((blocks[0], task), []).append(r)
+                continue
+            replica.leaf = len(leaves[task])
+            leaves[task].append(r)
+            for s in stages:
+                spanning[block_of[s]].append(s)
+                touch = (r, s, s - replica.first, s + 1 == firsts[r + 1])
+                for b in {block_of[s], block_of[s if touch[3] else s + 1]}:
+                    touches[b].append(touch)
+        self.patterns = <Pattern*>self.room(len(patterns) * sizeof(Pattern))
+        for r in range(self.num_replicas):
+            if self.patterns[self.replicas[r].pattern].num_stages == 0:
+                self.read_pattern(self.patterns + self.replicas[r].pattern, self.replicas + r)
+        self.first_slot = self.starts(spanning)
+        self.slots = self.ints([slot for block in spanning for slot in block])
+        self.first_touch = self.starts(touches)
+        self.touches = <Touch*>self.ints([number for block in touches for touch in block for number in touch])
+        self.read_units(firsts, needs, kv, inside, leaves)
+        self.make_trees(leaves)
+
+    def read_units(self, list firsts, list needs, list kv, dict inside, list leaves):
+        """Units of all blocks, and the looks that they share."""
+        cdef int i, r
+        looks, look_replicas, first_look = {}, [], [0]
+        units = [[] for _ in range(self.num_blocks)]
+        for (block, task), members in inside.items():
+            key = (task, *[
+                (
+                    self.replicas[<int>r].pattern, self.replicas[<int>r].useful,
+                    *needs[firsts[r] : firsts[r + 1]], *kv[firsts[r] : firsts[r + 1]],
+                )
+                for r in members
+            ])
+            if key not in looks:
+                looks[key] = len(looks)
+                look_replicas += list(dict(zip(key[1:], members)).values())  # equal ones once
+                first_look.append(len(look_replicas))
+            units[block].append((task, len(leaves[task]), looks[key]))
+            leaves[task].append(-1)
+        self.first_unit = self.starts(units)
+        self.units = <Unit*>self.ints([number for block in units for unit in block for number in unit])
+        self.num_looks = len(looks)
+        self.look_replicas = self.ints(look_replicas)
+        self.first_look_replica = self.ints(first_look)
+        self.look_slow = <double*>self.room(self.num_looks * self.num_kinds * sizeof(double))
+        self.look_first = <double*>self.room(self.num_looks * self.num_kinds * sizeof(double))
+        for i in range(self.num_looks * self.num_kinds):
+            self.look_slow[i] = -1.0
+
+    def make_trees(self, list leaves):
+        """Trees of all tasks; ``leaves`` are numbers of replicas, or -1 for units."""
+        cdef int task
+        cdef Slowest* slowest
+        for task in range(self.num_tasks):
+            slowest = self.slowest + task
+            slowest.size = 1
+            while slowest.size < len(leaves[task]):
+                slowest.size *= 2
+            slowest.slow = <double*>self.state(2 * slowest.size * sizeof(double))
+            if self.strategies[task].kind == TRAIN and self.t.task_role_is_actor[task]:
+                slowest.first = <double*>self.state(2 * slowest.size * sizeof(double))
+            slowest.replica_of = self.ints(leaves[task] + [-1] * (slowest.size - len(leaves[task])))
+
+    cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *:
+        """Stage times of training and scoring replicas, on all kinds of nodes."""
+        cdef int task = replica.task, j, node, kind, place, first = 0, num_places, layers
+        cdef Strategy* strategy = self.strategies + task
+        cdef StageTime time
+        cdef double sequences = replica.prompts * self.t.task_sequences[task], fill, hidden
+        pattern.num_stages = replica.num_stages
+        num_places = pattern.num_stages * self.num_kinds
+        pattern.kind_rank = <int*>self.room(num_places * sizeof(int))
+        pattern.link_rank = <int*>self.room((1 + self.links.num_kinds) * sizeof(int))
+        pattern.forward = <double*>self.room(3 * num_places * sizeof(double))
+        pattern.backward = pattern.forward + num_places
+        pattern.scoring = pattern.backward + num_places
+        pattern.send = <double*>self.room(2 * (1 + self.links.num_kinds) * sizeof(double))
+        pattern.ranked_send = pattern.send + 1 + self.links.num_kinds
+        if strategy.kind == GENERATE or sequences == 0:
+            for place in range(num_places):
+                pattern.kind_rank[place] = place % self.num_kinds
+            for kind in range(1 + self.links.num_kinds):
+                pattern.link_rank[kind] = kind
+            return
+        if strategy.kind == TRAIN:
+            sequences /= self.t.num_mini_batches
+        pattern.num_micro_batches = <int>ceil(sequences / strategy.micro_batch)
+        if strategy.kind == TRAIN and self.t.task_role_is_actor[task]:
+            pattern.num_scored = pattern.num_micro_batches * self.t.num_mini_batches
+        fill = sequences / (pattern.num_micro_batches * strategy.micro_batch)
+        hidden = strategy.micro_batch * (self.t.prompt_tokens + self.t.mean_response) * self.t.model_hidden_bytes[self.t.task_model[task]]
+        for kind in range(self.links.num_kinds):
+            pattern.send[1 + kind] = fill * (
+                self.links.latency[self.links.latency_rank[kind]] + hidden / self.links.bandwidth[self.links.bandwidth_rank[kind]]
+            )
+        for j in range(pattern.num_stages):
+            layers = self.slot_layers[replica.first + j]
+            for node in range(self.t.num_nodes):
+                place = j * self.num_kinds + self.t.node_kind[node]
+                if pattern.forward[place] > 0:
+                    continue
+                if strategy.kind == SCORE:
+                    pattern.forward[place] = fill * score_stage(
+                        self.t, task, strategy.degree_index, strategy.degree, strategy.shape, strategy.micro_batch, node, first, layers
+                    )
+                else:
+                    time = train_stage(
+                        self.t, task, strategy.degree_index, strategy.degree, strategy.shape, strategy.micro_batch, strategy.recompute,
+                        node, first, layers,
+                    )
+                    pattern.forward[place], pattern.backward[place] = fill * time.forward, fill * time.backward
+                    pattern.scoring[place] = fill * time.scoring
+            first += layers
+        rank_pattern(pattern, self.num_kinds, self.links.num_kinds)
+
+    # --- moving blocks ------------------------------------------------------------------------------------------
+
+    cdef void place_all(self, Log* log, const int* nodes) noexcept nogil:
+        """Put every block on its node, where there was none before."""
+        cdef int b, i
+        cdef Replica* replica
+        self.num_touched = 0
+        self.turn = 1
+        for i in range(self.num_replicas):
+            replica = self.replicas + i
+            replica.hash = replica.kinds_hash = replica.unresolved = 0
+            replica.stamp = 0
+        for b in range(self.num_blocks):
+            self.put_back(b, nodes[b])
+            for i in range(self.first_unit[b], self.first_unit[b + 1]):
+                self.write_unit(log, self.units + i, nodes[b])
+        for b in range(self.num_blocks):
+            self.touch(log, b)
+        self.refresh(log)
+
+    cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil:
+        cdef Slowest* slowest = self.slowest + unit.task
+        cdef int place = unit.look * self.num_kinds + self.t.node_kind[node]
+        if self.look_slow[place] < 0:
+            self.fill_look(unit.look, node)
+        raise_leaf(log, slowest.slow, slowest.size, unit.leaf, self.look_slow[place])
+        if slowest.first != NULL:
+            raise_leaf(log, slowest.first, slowest.size, unit.leaf, self.look_first[place])
+        self.stale_tasks |= <unsigned int>1 << unit.task
+
+    cdef void fill_look(self, int look, int node) noexcept nogil:
+        """Slowest replica of a unit on nodes of one kind."""
+        cdef int kind = self.t.node_kind[node], i, j, link
+        cdef int place = look * self.num_kinds + kind
+        cdef int[MAX_STAGES] nodes
+        cdef int[MAX_STAGES] words
+        cdef double slow = 0.0, first = 0.0, replica_slow, replica_first
+        cdef Replica* replica
+        cdef Pattern* pattern
+        for i in range(self.first_look_replica[look], self.first_look_replica[look + 1]):
+            replica = self.replicas + self.look_replicas[i]
+            pattern = self.patterns + replica.pattern
+            for j in range(replica.num_stages):
+                nodes[j] = node
+                link = pattern.link_rank[1 + link_of(self.links, node, node)] if j + 1 < replica.num_stages else 0
+                words[j] = stage_word(pattern.kind_rank[j * self.num_kinds + kind], link)
+            self.seconds_of(replica, nodes, words, self.tokens_of(replica, nodes), &replica_slow, &replica_first)
+            slow = fmax(slow, replica_slow)
+            first = fmax(first, replica_first)
+        self.look_slow[place] = slow
+        self.look_first[place] = first
+
+    cdef double tokens_of(self, const Replica* replica, const int* nodes) noexcept nogil:
+        """Tokens in an engine's KV pools: what is useful, or what the fullest device has room for."""
+        cdef double fits = replica.useful
+        cdef int j
+        if self.strategies[replica.task].kind != GENERATE:
+            return 0.0
+        for j in range(replica.num_stages):
+            fits = fmin(fits, (self.t.node_limit[nodes[j]] - self.slot_need[replica.first + j]) / self.slot_kv[replica.first + j])
+        return floor(fmax(0.0, fits))
+
+    cdef void seconds_of(
+        self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil:
+        """Seconds of a replica on given nodes, from nothing."""
+        cdef Timed timed
+        cdef Strategy* strategy = self.strategies + replica.task
+        cdef Pattern* pattern = self.patterns + replica.pattern
+        cdef Passage[MAX_STAGES] passages
+        cdef int j
+        if strategy.kind == TRAIN:
+            train_seconds(pattern, self.num_kinds, words, slow, first)
+            return
+        if strategy.kind == SCORE:
+            for j in range(replica.num_stages):
+                passages[j].work = pattern.forward[j * self.num_kinds + (words[j] >> LINK_BITS)]
+                passages[j].send = pattern.ranked_send[words[j] & LINK_MASK]
+            slow[0] = score_seconds(replica.num_stages, pattern.num_micro_batches, passages)
+        else:
+            timed.num_stages = replica.num_stages
+            timed.node = nodes
+            timed.layers = self.slot_layers + replica.first
+            slow[0] = generate_replica(
+                self.t, replica.task, strategy.degree_index, strategy.degree, strategy.micro_batch, &timed, replica.prompts, tokens
+            )
+        first[0] = slow[0]
+
+    cdef void shift(self, Log* log, int block, int source, int target) noexcept nogil:
+        """Put a block's slots on another node, and its units."""
+        cdef int i
+        if self.t.node_kind[source] != self.t.node_kind[target]:
+            for i in range(self.first_unit[block], self.first_unit[block + 1]):
+                self.write_unit(log, self.units + i, target)
+        self.put_back(block, target)
+
+    cdef void put_back(self, int block, int node) noexcept nogil:
+        """Put a block's slots on a node, and nothing else."""
+        cdef int i
+        for i in range(self.first_slot[block], self.first_slot[block + 1]):
+            self.slot_node[self.slots[i]] = node
+
+    cdef void touch(self, Log* log, int block) noexcept nogil:
+        """What a block's stages look like, and those that send to them; their replicas are noted."""
+        cdef const Touch* touch
+        cdef const Pattern* pattern
+        cdef Replica* replica
+        cdef Passage* passage
+        cdef int i, node, place, link, word, before
+        cdef double work, send
+        for i in range(self.first_touch[block], self.first_touch[block + 1]):
+            touch = self.touches + i
+            replica = self.replicas + touch.replica
+            pattern = self.patterns + replica.pattern
+            node = self.slot_node[touch.slot]
+            place = touch.place * self.num_kinds + self.t.node_kind[node]
+            link = 0 if touch.last else 1 + link_of(self.links, node, self.slot_node[touch.slot + 1])
+            if replica.scores:
+                passage = self.passages + touch.slot
+                work, send = pattern.forward[place], pattern.send[link]
+                if passage.work == work and passage.send == send:
+                    continue
+                put_number(log, &passage.work, work)
+                put_number(log, &passage.send, send)
+            else:
+                word = stage_word(pattern.kind_rank[place], pattern.link_rank[link])
+                before = self.slot_word[touch.slot]
+                if word == before:
+                    continue
+                put_int(log, self.slot_word + touch.slot, word)
+                put(log, &replica.hash, replica.hash + (word - before) * <long long>self.weights[touch.place])
+                put(
+                    log, &replica.kinds_hash,
+                    replica.kinds_hash + ((word >> LINK_BITS) - (before >> LINK_BITS)) * <long long>self.weights[touch.place],
+                )
+            if replica.stamp != self.turn:
+                replica.stamp = self.turn
+                self.touched[self.num_touched] = touch.replica
+                self.num_touched += 1
+
+    cdef void refresh(self, Log* log) noexcept nogil:
+        """Seconds of the replicas that were touched; of long training pipelines only an upper bound so far."""
+        cdef Entry* entry
+        cdef Replica* replica
+        cdef double seconds
+        cdef int i, link
+        for i in range(self.num_touched):
+            replica = self.replicas + self.touched[i]
+            self.stale_tasks |= <unsigned int>1 << replica.task
+            if replica.scores:  # faster worked out than looked up
+                seconds = score_seconds(
+                    replica.num_stages, self.patterns[replica.pattern].num_micro_batches, self.passages + replica.first
+                )
+                self.write_leaves(log, replica, seconds, seconds)
+                continue
+            link = 0
+            if replica.num_stages > SHORT_PIPELINE and self.strategies[replica.task].kind == TRAIN:
+                link = slowest_link(replica.num_stages, self.slot_word + replica.first)
+            if link:
+                entry = self.upper_bound(replica, link)
+                self.write_leaves(log, replica, entry.seconds * BOUND_FACTOR, entry.first * BOUND_FACTOR)
+            else:
+                entry = self.entry_of(replica, self.tokens_of(replica, self.slot_node + replica.first))
+                self.write_leaves(log, replica, entry.seconds, entry.first)
+            if replica.unresolved != (link > 0):
+                put(log, &replica.unresolved, link > 0)
+        self.num_touched = 0
+
+    cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil:
+        cdef Slowest* slowest = self.slowest + replica.task
+        raise_leaf(log, slowest.slow, slowest.size, replica.leaf, slow)
+        if slowest.first != NULL:
+            raise_leaf(log, slowest.first, slowest.size, replica.leaf, first)
+
+    cdef Entry* entry_of(self, const Replica* replica, double tokens) noexcept nogil:
+        """Seconds of a replica, worked out where it looks like none before."""
+        cdef Entry* entry = self.signatures.find(
+            <unsigned long long>replica.hash + <unsigned long long>tokens * self.weights[MAX_STAGES], replica.pattern, tokens,
+            self.slot_word + replica.first, replica.num_stages,
+        )
+        if not entry.known:
+            self.seconds_of(
+                replica, self.slot_node + replica.first, self.slot_word + replica.first, tokens, &entry.seconds, &entry.first
+            )
+            entry.known = True
+        return entry
+
+    cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil:
+        """Seconds of a training replica if all its links were of the slowest kind: few replicas differ in these."""
+        cdef const int* words = self.slot_word + replica.first
+        cdef int[MAX_STAGES] slowed
+        cdef Entry* entry
+        cdef int j
+        for j in range(replica.num_stages):
+            slowed[j] = words[j] & ~LINK_MASK | link
+        slowed[replica.num_stages - 1] &= ~LINK_MASK
+        entry = self.signatures.find(
+            (<unsigned long long>replica.kinds_hash << LINK_BITS) + link * self.weights_before[replica.num_stages - 1],
+            replica.pattern, 0.0, slowed, replica.num_stages,
+        )
+        if not entry.known:
+            train_seconds(self.patterns + replica.pattern, self.num_kinds, slowed, &entry.seconds, &entry.first)
+            entry.known = True
+        return entry
+
+    cdef void resolve(self, Log* log, int task) noexcept nogil:
+        """Work out replicas until those that decide are not mere bounds."""
+        cdef Slowest* slowest = self.slowest + task
+        cdef Entry* entry
+        cdef int r
+        while True:
+            r = slowest.replica_of[top_leaf(slowest.slow, slowest.size)]
+            if (r < 0 or not self.replicas[r].unresolved) and slowest.first != NULL:
+                r = slowest.replica_of[top_leaf(slowest.first, slowest.size)]
+            if r < 0 or not self.replicas[r].unresolved:
+                return
+            entry = self.entry_of(self.replicas + r, 0.0)
+            self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
+            put(log, &self.replicas[r].unresolved, 0)
