@@ -84,13 +84,15 @@ cdef class Contributions(Arena):
 
     cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1
     cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil
+    cdef void change_limits(self, Log* log, int block, int node, int sign) noexcept nogil
     cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_areas(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_rows(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_bytes(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void settle(self, Log* log, int block, int node, int sign, bint rows) noexcept nogil
+    cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil
+    cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil
+    cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil
+    cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil
     cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil
+    cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil
     cdef double largest(self, int number) noexcept nogil
     cdef double sync_seconds(self, Log* log, int sync) noexcept nogil
     cdef void nothing_stale(self) noexcept nogil

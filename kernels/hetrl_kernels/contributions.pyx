@@ -213,6 +213,10 @@ cdef class Contributions(Arena):
         if over != (self.host_used[node] > self.t.node_host_ram[node]):
             put(log, self.num_over, self.num_over[0] + (-1 if over else 1))
 
+    cdef void change_limits(self, Log* log, int block, int node, int sign) noexcept nogil:
+        if self.need[block] > self.t.node_limit[node]:
+            put(log, self.num_over, self.num_over[0] + sign)
+
     cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil:
         cdef const Members* members
         cdef int i
@@ -220,35 +224,33 @@ cdef class Contributions(Arena):
             members = self.members + i
             change_members(self.t, self.links, self.rings + members.rings, log, members.stage, node, sign * members.number)
 
-    cdef void change_areas(self, Log* log, int block, int node, int sign) noexcept nogil:
+    cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef int i
         for i in range(self.first_area[block], self.first_area[block + 1]):
-            self.spread.change(log, self.areas[i], node, sign)
+            self.spread.change(log, self.areas[i], node, number)
         self.transfers_stale = True
 
-    cdef void change_rows(self, Log* log, int block, int node, int sign) noexcept nogil:
+    cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef Values* values
         cdef int i
         for i in range(self.first_row[block], self.first_row[block + 1]):
             values = self.values + self.rows[i].tally
-            tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], sign)
+            tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], number)
         self.transfers_stale = True
 
-    cdef void change_bytes(self, Log* log, int block, int node, int sign) noexcept nogil:
+    cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef int i
         for i in range(self.first_bytes[block], self.first_bytes[block + 1]):
-            self.spread.receive(log, self.bytes_of[i].sync, node, sign * self.bytes_of[i].number)
+            self.spread.receive(log, self.bytes_of[i].sync, node, number * self.bytes_of[i].number)
         self.transfers_stale = True
 
-    cdef void settle(self, Log* log, int block, int node, int sign, bint rows) noexcept nogil:
-        """Add what a block brings to a node, or take it away; ``rows``: also to the tallies."""
+    cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil:
+        """Add what a block brings to a node, or take it away."""
         self.change_host(log, node, sign * self.host[block])
-        if self.need[block] > self.t.node_limit[node]:
-            put(log, self.num_over, self.num_over[0] + sign)
+        self.change_limits(log, block, node, sign)
         self.change_rings(log, block, node, sign)
         self.change_areas(log, block, node, sign)
-        if rows:
-            self.change_rows(log, block, node, sign)
+        self.change_rows(log, block, node, sign)
         self.change_bytes(log, block, node, sign)
         self.stale_tasks |= self.stale_of[block]
 
@@ -290,12 +292,41 @@ cdef class Contributions(Arena):
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""
-        cdef bint rows = self.t.node_kind[first] != self.t.node_kind[second]  # else the tallies come out as they were
-        cdef int i
+        self.hand_over(log, blocks, from_first, first, second)
+        self.hand_over(log, blocks + from_first, number - from_first, second, first)
+
+    cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil:
+        """Blocks leave a node for another; those in a row that add the same do so at once."""
+        cdef const Alike* alike = self.alike
+        cdef bint rows = self.t.node_kind[source] != self.t.node_kind[target]  # else the tallies come out as they were
+        cdef int i, areas = 0, others = 0, bytes = 0
+        cdef long long host = 0
         for i in range(number):
-            self.settle(log, blocks[i], first if i < from_first else second, -1, rows)
-        for i in range(number):
-            self.settle(log, blocks[i], second if i < from_first else first, 1, rows)
+            host += self.host[blocks[i]]
+            self.change_limits(log, blocks[i], source, -1)
+            self.change_limits(log, blocks[i], target, 1)
+            self.change_rings(log, blocks[i], source, -1)
+            self.change_rings(log, blocks[i], target, 1)
+            self.stale_tasks |= self.stale_of[blocks[i]]
+            areas += 1
+            if i + 1 == number or alike[blocks[i]].areas != alike[blocks[i + 1]].areas:
+                self.change_areas(log, blocks[i], source, -areas)
+                self.change_areas(log, blocks[i], target, areas)
+                areas = 0
+            others += 1
+            if i + 1 == number or alike[blocks[i]].rows != alike[blocks[i + 1]].rows:
+                if rows:
+                    self.change_rows(log, blocks[i], source, -others)
+                    self.change_rows(log, blocks[i], target, others)
+                others = 0
+            bytes += 1
+            if i + 1 == number or alike[blocks[i]].bytes != alike[blocks[i + 1]].bytes:
+                self.change_bytes(log, blocks[i], source, -bytes)
+                self.change_bytes(log, blocks[i], target, bytes)
+                bytes = 0
+        if host != 0:
+            self.change_host(log, source, -host)
+            self.change_host(log, target, host)
 
     # --- what it comes to ---------------------------------------------------------------------------------------
 

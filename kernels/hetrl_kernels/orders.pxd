@@ -2,6 +2,14 @@
 
 from hetrl_kernels.schedule cimport MAX_ACTIVITIES, MAX_GROUPS
 
+cdef enum:
+    MAX_ARCS = MAX_ACTIVITIES * (MAX_ACTIVITIES - 1) // 2
+
+
+cdef struct Arc:  # one activity needs another
+    long long transfer  # ticks
+    int source  # an earlier activity
+
 
 cdef struct Work:
     int number
@@ -9,25 +17,26 @@ cdef struct Work:
     long long seconds[MAX_ACTIVITIES]  # ticks, as all that follows
     int first_group[MAX_ACTIVITIES]
     int second_group[MAX_ACTIVITIES]  # of a weight sync between two groups; else the first again
-    int num_needs[MAX_ACTIVITIES]
-    int needs[MAX_ACTIVITIES][MAX_ACTIVITIES]  # earlier activities
-    long long transfer[MAX_ACTIVITIES][MAX_ACTIVITIES]  # from the n-th need
+    int first_arc[MAX_ACTIVITIES + 1]
+    Arc arcs[MAX_ARCS]  # of the activities, one after the other
 
 
 cdef class Orders:
     cdef Work work
     cdef int[MAX_ACTIVITIES] order  # the best of the last search
     cdef int[MAX_ACTIVITIES] trial
+    cdef long long[MAX_ACTIVITIES] heads
     cdef long long[MAX_ACTIVITIES] tails
     cdef long long[MAX_ACTIVITIES] end
     cdef long long[MAX_GROUPS] free_at
     cdef long long best, floor
     cdef readonly long long num_searched
 
-    cdef void start(self) noexcept nogil
-    cdef long long bound(self) noexcept nogil
-    cdef long long replay(self) noexcept nogil
-    cdef long long shortest(self) noexcept nogil
-    cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil
+    cdef void add(self, int first_group, int second_group, list needs)
     cdef long long largest_load(self) noexcept nogil
     cdef long long longest_path(self) noexcept nogil
+    cdef long long quick_bound(self) noexcept nogil
+    cdef long long bound(self) noexcept nogil
+    cdef long long replay(self) noexcept nogil
+    cdef long long shortest(self, double limit) noexcept nogil
+    cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil

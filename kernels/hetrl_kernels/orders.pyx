@@ -11,12 +11,18 @@ cdef inline long long most(long long a, long long b) noexcept nogil:
 
 
 cdef class Orders:
-    """A schedule; the caller fills in ``work`` with activities in a topological order."""
+    """A schedule; the caller adds activities in a topological order, and fills in the ticks of ``work``."""
 
-    cdef void start(self) noexcept nogil:
-        cdef int i
-        for i in range(self.work.number):
-            self.order[i] = i
+    cdef void add(self, int first_group, int second_group, list needs):
+        """One more activity, which needs some of those before."""
+        cdef int i = self.work.number, arc = self.work.first_arc[i]
+        for source in needs:
+            self.work.arcs[arc].source = source
+            arc += 1
+        self.work.first_group[i], self.work.second_group[i] = first_group, second_group
+        self.order[i] = i
+        self.work.number += 1
+        self.work.first_arc[i + 1] = arc
 
     cdef long long largest_load(self) noexcept nogil:
         """Most ticks that a group has to work."""
@@ -35,38 +41,73 @@ cdef class Orders:
 
     cdef long long longest_path(self) noexcept nogil:
         """Longest path with groups ignored; ``tails`` is left from the start of every activity to the end."""
-        cdef Work* work = &self.work
-        cdef long long worst = 0
-        cdef int i, n
+        cdef const Work* work = &self.work
+        cdef const Arc* arc = work.arcs + work.first_arc[work.number]
+        cdef long long[MAX_ACTIVITIES] tails
+        cdef long long worst = 0, tail
+        cdef int i
         for i in range(work.number):
-            self.tails[i] = 0
+            tails[i] = 0
         for i in range(work.number - 1, -1, -1):
-            self.tails[i] += work.seconds[i]
-            worst = most(worst, self.tails[i])
-            for n in range(work.num_needs[i]):
-                self.tails[work.needs[i][n]] = most(self.tails[work.needs[i][n]], self.tails[i] + work.transfer[i][n])
+            tail = tails[i] + work.seconds[i]
+            self.tails[i] = tail
+            worst = most(worst, tail)
+            while arc > work.arcs + work.first_arc[i]:
+                arc -= 1
+                tails[arc.source] = most(tails[arc.source], tail + arc.transfer)
+        return worst
+
+    cdef long long quick_bound(self) noexcept nogil:
+        """Lower bound, after `longest_path`: when a group's first activity is ready, its load, and the least that must follow.
+
+        ``heads`` is left with the time at which every activity is ready if groups are ignored.
+        """
+        cdef const Work* work = &self.work
+        cdef const Arc* arc = &work.arcs[0]
+        cdef long long[MAX_ACTIVITIES] ends
+        cdef long long[MAX_GROUPS] load
+        cdef long long[MAX_GROUPS] ready
+        cdef long long[MAX_GROUPS] behind
+        cdef long long worst = 0, head, left
+        cdef int i, g
+        for g in range(work.num_groups):
+            load[g] = 0
+            ready[g] = behind[g] = <long long>1 << 60
+        for i in range(work.number):
+            head = 0
+            while arc < work.arcs + work.first_arc[i + 1]:
+                head = most(head, ends[arc.source] + arc.transfer)
+                arc += 1
+            self.heads[i] = head
+            ends[i] = head + work.seconds[i]
+            left = self.tails[i] - work.seconds[i]
+            g = work.first_group[i]
+            while True:
+                load[g] += work.seconds[i]
+                ready[g] = head if head < ready[g] else ready[g]
+                behind[g] = left if left < behind[g] else behind[g]
+                if g == work.second_group[i]:
+                    break
+                g = work.second_group[i]
+        for g in range(work.num_groups):
+            if load[g] > 0:
+                worst = most(worst, ready[g] + load[g] + behind[g])
         return worst
 
     cdef long long bound(self) noexcept nogil:
-        """Lower bound: the longest path, and for every group and every set of its activities that become ready last: when
-        the first of them is ready, their load, and what must follow the last."""
-        cdef Work* work = &self.work
+        """Lower bound, after `quick_bound`: the same for every set of a group's activities that become ready last."""
+        cdef const Work* work = &self.work
         cdef int[MAX_GROUPS][MAX_ACTIVITIES] queue
         cdef int[MAX_GROUPS] length
-        cdef long long[MAX_ACTIVITIES] heads
-        cdef long long worst = self.longest_path(), head, load, behind
-        cdef int i, n, g, place
+        cdef long long worst = 0, load, behind
+        cdef int i, g, place
         for g in range(work.num_groups):
             length[g] = 0
         for i in range(work.number):
-            head = 0
-            for n in range(work.num_needs[i]):
-                head = most(head, heads[work.needs[i][n]] + work.seconds[work.needs[i][n]] + work.transfer[i][n])
-            heads[i] = head
             g = work.first_group[i]
             while True:  # in order of their heads
                 place = length[g]
-                while place > 0 and heads[queue[g][place - 1]] > head:
+                while place > 0 and self.heads[queue[g][place - 1]] > self.heads[i]:
                     queue[g][place] = queue[g][place - 1]
                     place -= 1
                 queue[g][place] = i
@@ -76,38 +117,51 @@ cdef class Orders:
                 g = work.second_group[i]
         for g in range(work.num_groups):
             load = 0
-            behind = <long long>1 << 62
+            behind = <long long>1 << 60
             for place in range(length[g] - 1, -1, -1):
                 i = queue[g][place]
                 load += work.seconds[i]
                 if self.tails[i] - work.seconds[i] < behind:
                     behind = self.tails[i] - work.seconds[i]
-                worst = most(worst, heads[i] + load + behind)
+                worst = most(worst, self.heads[i] + load + behind)
         return worst
 
     cdef long long replay(self) noexcept nogil:
         """End of the schedule in the order that was best last time."""
-        cdef Work* work = &self.work
+        cdef const Work* work = &self.work
         cdef long long latest = 0, start
-        cdef int place, i, n
+        cdef long long[MAX_ACTIVITIES] ends
+        cdef long long[MAX_GROUPS] free_at
+        cdef int place, i, a
         for i in range(work.num_groups):
-            self.free_at[i] = 0
+            free_at[i] = 0
         for place in range(work.number):
             i = self.order[place]
-            start = most(self.free_at[work.first_group[i]], self.free_at[work.second_group[i]])
-            for n in range(work.num_needs[i]):
-                start = most(start, self.end[work.needs[i][n]] + work.transfer[i][n])
+            start = most(free_at[work.first_group[i]], free_at[work.second_group[i]])
+            for a in range(work.first_arc[i], work.first_arc[i + 1]):
+                start = most(start, ends[work.arcs[a].source] + work.arcs[a].transfer)
             start += work.seconds[i]
-            self.end[i] = start
-            self.free_at[work.first_group[i]] = start
-            self.free_at[work.second_group[i]] = start
+            ends[i] = free_at[work.first_group[i]] = free_at[work.second_group[i]] = start
             latest = most(latest, start)
         return latest
 
-    cdef long long shortest(self) noexcept nogil:
+    cdef long long shortest(self, double limit) noexcept nogil:
+        """Ticks of the shortest schedule, or -1 if a lower bound exceeds the limit."""
         cdef int i
-        self.floor = self.bound()
+        self.floor = self.longest_path()
+        if self.floor > limit:
+            return -1
         self.best = self.replay()
+        if self.best == self.floor:
+            return self.best
+        self.floor = most(self.floor, self.quick_bound())
+        if self.floor > limit:
+            return -1
+        if self.best == self.floor:
+            return self.best
+        self.floor = most(self.floor, self.bound())
+        if self.floor > limit:
+            return -1
         if self.best == self.floor:
             return self.best
         self.num_searched += 1
@@ -117,7 +171,7 @@ cdef class Orders:
         return self.best
 
     cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil:
-        cdef Work* work = &self.work
+        cdef const Work* work = &self.work
         cdef long long[MAX_GROUPS] busy
         cdef long long start, first_free, second_free
         cdef unsigned int wanted = 0, shared = 0, mine
@@ -147,8 +201,8 @@ cdef class Orders:
             if done >> i & 1 or shared >> work.first_group[i] & 1 or shared >> work.second_group[i] & 1:
                 continue
             ready = True
-            for n in range(work.num_needs[i]):
-                ready = ready and done >> work.needs[i][n] & 1
+            for n in range(work.first_arc[i], work.first_arc[i + 1]):
+                ready = ready and done >> work.arcs[n].source & 1
             if ready:
                 only = i
                 break
@@ -158,11 +212,11 @@ cdef class Orders:
             first_free, second_free = self.free_at[work.first_group[i]], self.free_at[work.second_group[i]]
             start = most(first_free, second_free)
             ready = True
-            for n in range(work.num_needs[i]):
-                if not (done >> work.needs[i][n] & 1):
+            for n in range(work.first_arc[i], work.first_arc[i + 1]):
+                if not (done >> work.arcs[n].source & 1):
                     ready = False
                     break
-                start = most(start, self.end[work.needs[i][n]] + work.transfer[i][n])
+                start = most(start, self.end[work.arcs[n].source] + work.arcs[n].transfer)
             if not ready or start + self.tails[i] >= self.best:
                 continue
             self.end[i] = start + work.seconds[i]

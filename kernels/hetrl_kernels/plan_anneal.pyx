@@ -54,7 +54,7 @@ cdef class PlanAnnealer(PlanState):
                 (replicas.units[i].task, replicas.units[i].look)
                 for i in range(replicas.first_unit[b], replicas.first_unit[b + 1])
             ])
-            spans = b if replicas.first_slot[b] < replicas.first_slot[b + 1] else -1
+            spans = b if replicas.first_touch[b] < replicas.first_touch[b + 1] else -1
             twin.append(twins.setdefault((self.alike_in(b), looks, spans), len(twins)))
             class_of.append(classes.setdefault((self.group[b], self.size[b]), len(classes)))
         by_class = [[] for _ in classes]
@@ -119,12 +119,11 @@ cdef class PlanAnnealer(PlanState):
         self.replicas.turn += 1
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
-                self.added.settle(&self.log, b, self.node[b], -1, True)
+                self.added.settle(&self.log, b, self.node[b], -1)
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
-                self.added.settle(&self.log, b, nodes[b], 1, True)
-                self.replicas.shift(&self.log, b, self.node[b], nodes[b])
-                self.node[b] = nodes[b]
+                self.added.settle(&self.log, b, nodes[b], 1)
+                self.replicas.shift(&self.log, b, nodes[b])
         for b in range(self.num_blocks):
             self.replicas.touch(&self.log, b)
         self.replicas.refresh(&self.log)
@@ -285,13 +284,13 @@ cdef class PlanAnnealer(PlanState):
                 if not self.draw(&state, between_groups):
                     null += 1
                     continue
-                limit = current * (1.0 - temperature * log(<double>((drawn >> 11) + 1) / 9007199254740993.0))
                 if not (
                     self.fits(self.blocks, self.from_first, self.second)
                     and self.fits(self.blocks + self.from_first, self.number - self.from_first, self.first)
                 ):
                     infeasible += 1
                     continue
+                limit = current * (1.0 - temperature * log(<double>((drawn >> 11) + 1) / 9007199254740993.0))
                 if not self.move(
                     self.blocks, self.from_first, self.number, self.first, self.second, limit if early else INFINITY
                 ):

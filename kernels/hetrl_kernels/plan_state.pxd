@@ -25,7 +25,7 @@ cdef class PlanState(Arena):
     cdef readonly double scale, unit
     cdef Log log
     # blocks
-    cdef int* node  # [B]
+    cdef int* node  # [B] that of `replicas`
     cdef int* size
     cdef int* group
     cdef long long* types  # device types that it may stand on

@@ -37,13 +37,13 @@ cdef class PlanState(Arena):
         self.log.ints = <IntWrite*>self.room(LOG_ROOM * sizeof(IntWrite))
         self.num_tasks = self.t.num_tasks
         self.num_blocks = len(plan.block_node)
-        self.node = <int*>self.room(self.num_blocks * sizeof(int))
         self.size = self.ints(plan.block_size)
         self.group = self.ints(plan.block_group)
         self.types = self.words(plan.block_types)
         self.num_groups = max(max(plan.block_group), 0) + 1
         self.total = <double*>self.state(sizeof(double))
         self.replicas = Replicas(links, plan)
+        self.node = self.replicas.node
         self.added = Contributions(self.replicas, plan)
         self.orders = Orders()
         self.read_work()
@@ -52,27 +52,16 @@ cdef class PlanState(Arena):
 
     def read_work(self):
         """Tasks, then weight syncs, as activities."""
-        cdef int i, j, number
-        cdef Orders orders = self.orders
-        syncs = self.added.sync_tasks
-        self.sync_activity = <int*>self.room(len(syncs) * sizeof(int))
+        cdef int i, j
         for i in range(self.num_tasks):
-            orders.work.first_group[i] = orders.work.second_group[i] = self.replicas.strategies[i].group
-            orders.work.num_needs[i] = 0
-            for j in range(i):
-                if self.t.task_needs[i, j]:
-                    orders.work.needs[i][orders.work.num_needs[i]] = j
-                    orders.work.num_needs[i] += 1
-        for number, (source, target) in enumerate(syncs):
-            i = self.num_tasks + number
-            self.sync_activity[number] = i
-            groups = [self.replicas.strategies[<int>task].group for task in (source, target)]
-            orders.work.first_group[i], orders.work.second_group[i] = min(groups), max(groups)
-            orders.work.num_needs[i] = 2
-            orders.work.needs[i][0], orders.work.needs[i][1] = min(source, target), max(source, target)
-        orders.work.number = self.num_tasks + len(syncs)
-        orders.work.num_groups = self.num_groups
-        orders.start()
+            group = self.replicas.strategies[i].group
+            self.orders.add(group, group, [j for j in range(i) if self.t.task_needs[i, j]])
+        syncs = self.added.sync_tasks
+        self.sync_activity = self.ints(range(self.num_tasks, self.num_tasks + len(syncs)))
+        for source, target in syncs:
+            groups = sorted(self.replicas.strategies[<int>task].group for task in (source, target))
+            self.orders.add(groups[0], groups[1], sorted((source, target)))
+        self.orders.work.num_groups = self.num_groups
 
     def place_all(self, nodes):
         """Forget everything, and put every block on a node; the first time also choose the length of a tick."""
@@ -87,8 +76,8 @@ cdef class PlanState(Arena):
         self.added.nothing_stale()
         for b in range(self.num_blocks):
             self.node[b] = nodes[b]
-            self.added.settle(&self.log, b, self.node[b], 1, True)
-        self.replicas.place_all(&self.log, self.node)
+            self.added.settle(&self.log, b, self.node[b], 1)
+        self.replicas.place_all(&self.log)
         if self.scale == 0.0:
             for task in range(self.num_tasks):
                 seconds += self.task_seconds(task)
@@ -154,12 +143,12 @@ cdef class PlanState(Arena):
                 self.write_ticks(self.orders.work.seconds + i, seconds)
         self.outcome = ABOVE_LIMIT
         # a group's load holds its weight syncs, which a move may shorten: it is a bound only where they are known
-        if self.schedule_stale and not self.transfers_stale and self.orders.largest_load() * self.unit > limit:
+        if limit < INFINITY and self.schedule_stale and not self.transfers_stale and self.orders.largest_load() * self.unit > limit:
             return INFINITY
         if self.transfers_stale:
             for i in range(self.added.num_needs):
                 self.write_ticks(
-                    &self.orders.work.transfer[self.added.needs[i].activity][self.added.needs[i].position],
+                    &self.orders.work.arcs[self.orders.work.first_arc[self.added.needs[i].activity] + self.added.needs[i].position].transfer,
                     self.added.spread.transfer(&self.log, self.added.needs[i].pair, self.added.needs[i].num_bytes),
                 )
             for i in range(self.added.spread.num_syncs):
@@ -175,13 +164,13 @@ cdef class PlanState(Arena):
 
     cdef double step(self, double limit) noexcept nogil:
         cdef double load, loop
+        cdef long long ticks
         if self.t.staleness > 0:
             load = self.orders.largest_load() * self.unit
             loop = self.orders.longest_path() * self.unit / (1 + self.t.staleness)
             return fmax(load, loop)
-        if self.orders.bound() * self.unit > limit:
-            return INFINITY
-        return self.orders.shortest() * self.unit
+        ticks = self.orders.shortest(limit * self.scale)
+        return INFINITY if ticks < 0 else ticks * self.unit
 
     # --- proposals ----------------------------------------------------------------------------------------------
 
@@ -233,11 +222,7 @@ cdef class PlanState(Arena):
         cdef int i
         self.replicas.turn += 1
         for i in range(number):
-            self.node[blocks[i]] = second if i < from_first else first
-            if i < from_first:
-                self.replicas.shift(&self.log, blocks[i], first, second)
-            else:
-                self.replicas.shift(&self.log, blocks[i], second, first)
+            self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):
             self.replicas.touch(&self.log, blocks[i])
         self.replicas.refresh(&self.log)
@@ -251,12 +236,10 @@ cdef class PlanState(Arena):
 
     cdef void undo(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """Take a move back, in a state that was feasible before it."""
-        cdef int i, node
+        cdef int i
         take_back(&self.log)
         for i in range(number):
-            node = first if i < from_first else second
-            self.node[blocks[i]] = node
-            self.replicas.put_back(blocks[i], node)
+            self.node[blocks[i]] = first if i < from_first else second
         self.replicas.stale_tasks = 0
         self.added.nothing_stale()
         self.stale_tasks = 0

@@ -53,8 +53,9 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
 cdef struct Touch:  # a stage that looks different once a block has moved
     int replica
     int slot
-    int place
-    int last
+    int place  # of the stage in its pipeline
+    int block
+    int next  # block of the next stage, or -1
 
 
 cdef class Replicas(Arena):
@@ -67,17 +68,16 @@ cdef class Replicas(Arena):
     cdef Replica* replicas
     cdef Pattern* patterns  # of training and scoring
     # slots: the stages of all replicas, one replica after the other
-    cdef int* slot_node
+    cdef int* slot_block
     cdef int* slot_layers
     cdef int* slot_word  # of those that train or generate
     cdef Passage* passages  # of those that score
     cdef double* slot_need
     cdef double* slot_kv
     # of every block
+    cdef int* node  # [B]
     cdef int* first_unit  # [B + 1], as the following
     cdef Unit* units
-    cdef int* first_slot
-    cdef int* slots
     cdef int* first_touch
     cdef Touch* touches
     # units by what they look like and kind of node, and the replicas they consist of
@@ -95,17 +95,16 @@ cdef class Replicas(Arena):
     cdef unsigned int stale_tasks
 
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *
-    cdef void place_all(self, Log* log, const int* nodes) noexcept nogil
+    cdef void place_all(self, Log* log) noexcept nogil
     cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil
     cdef void fill_look(self, int look, int node) noexcept nogil
     cdef double tokens_of(self, const Replica* replica, const int* nodes) noexcept nogil
     cdef void seconds_of(
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
-    cdef void shift(self, Log* log, int block, int source, int target) noexcept nogil
-    cdef void put_back(self, int block, int node) noexcept nogil
+    cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
-    cdef Entry* entry_of(self, const Replica* replica, double tokens) noexcept nogil
+    cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
     cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
     cdef void resolve(self, Log* log, int task) noexcept nogil

@@ -45,12 +45,12 @@ cdef class Replicas(Arena):
             self.weights[place] = weight(place)
             if place > 0:
                 self.weights_before[place] = self.weights_before[place - 1] + self.weights[place - 1]
-        self.signatures = Signatures(SIGNATURE_BITS)
         self.num_tasks = self.t.num_tasks
         self.num_kinds = max(self.t.node_kind) + 1
         self.read_strategies(plan)
         self.read_slots(plan)
         self.read_replicas(plan)
+        self.signatures = Signatures(SIGNATURE_BITS, max([self.replicas[place].num_stages for place in range(self.num_replicas)]))
 
     # --- reading a plan -----------------------------------------------------------------------------------------
 
@@ -70,7 +70,8 @@ cdef class Replicas(Arena):
         self.slot_layers = self.ints(plan.slot_layers)
         self.slot_need = self.doubles(plan.slot_need)
         self.slot_kv = self.doubles(plan.slot_kv)
-        self.slot_node = <int*>self.room(self.num_slots * sizeof(int))
+        self.slot_block = self.ints(plan.slot_block)
+        self.node = <int*>self.room(self.num_blocks * sizeof(int))
         self.slot_word = <int*>self.state(self.num_slots * sizeof(int))
         self.passages = <Passage*>self.state(self.num_slots * sizeof(Passage))
         self.touched = <int*>self.room(self.num_replicas * sizeof(int))
@@ -84,7 +85,6 @@ cdef class Replicas(Arena):
         firsts = [int(slot) for slot in plan.first_slot]
         needs, kv = list(plan.slot_need), list(plan.slot_kv)
         patterns, leaves, inside = {}, [[] for _ in range(self.num_tasks)], {}
-        spanning = [[] for _ in range(self.num_blocks)]
         touches = [[] for _ in range(self.num_blocks)]
         self.replicas = <Replica*>self.room(self.num_replicas * sizeof(Replica))
         for r in range(self.num_replicas):
@@ -102,16 +102,13 @@ cdef class Replicas(Arena):
             replica.leaf = len(leaves[task])
             leaves[task].append(r)
             for s in stages:
-                spanning[block_of[s]].append(s)
-                touch = (r, s, s - replica.first, s + 1 == firsts[r + 1])
-                for b in {block_of[s], block_of[s if touch[3] else s + 1]}:
-                    touches[b].append(touch)
+                following = block_of[s + 1] if s + 1 < firsts[r + 1] else -1
+                for b in {block_of[s], following} - {-1}:
+                    touches[b].append((r, s, s - replica.first, block_of[s], following))
         self.patterns = <Pattern*>self.room(len(patterns) * sizeof(Pattern))
         for r in range(self.num_replicas):
             if self.patterns[self.replicas[r].pattern].num_stages == 0:
                 self.read_pattern(self.patterns + self.replicas[r].pattern, self.replicas + r)
-        self.first_slot = self.starts(spanning)
-        self.slots = self.ints([slot for block in spanning for slot in block])
         self.first_touch = self.starts(touches)
         self.touches = <Touch*>self.ints([number for block in touches for touch in block for number in touch])
         self.read_units(firsts, needs, kv, inside, leaves)
@@ -214,8 +211,8 @@ cdef class Replicas(Arena):
 
     # --- moving blocks ------------------------------------------------------------------------------------------
 
-    cdef void place_all(self, Log* log, const int* nodes) noexcept nogil:
-        """Put every block on its node, where there was none before."""
+    cdef void place_all(self, Log* log) noexcept nogil:
+        """Work everything out, with every block on its ``node``."""
         cdef int b, i
         cdef Replica* replica
         self.num_touched = 0
@@ -225,9 +222,8 @@ cdef class Replicas(Arena):
             replica.hash = replica.kinds_hash = replica.unresolved = 0
             replica.stamp = 0
         for b in range(self.num_blocks):
-            self.put_back(b, nodes[b])
             for i in range(self.first_unit[b], self.first_unit[b + 1]):
-                self.write_unit(log, self.units + i, nodes[b])
+                self.write_unit(log, self.units + i, self.node[b])
         for b in range(self.num_blocks):
             self.touch(log, b)
         self.refresh(log)
@@ -299,19 +295,13 @@ cdef class Replicas(Arena):
             )
         first[0] = slow[0]
 
-    cdef void shift(self, Log* log, int block, int source, int target) noexcept nogil:
-        """Put a block's slots on another node, and its units."""
+    cdef void shift(self, Log* log, int block, int target) noexcept nogil:
+        """Put a block on another node, with its units."""
         cdef int i
-        if self.t.node_kind[source] != self.t.node_kind[target]:
+        if self.t.node_kind[self.node[block]] != self.t.node_kind[target]:
             for i in range(self.first_unit[block], self.first_unit[block + 1]):
                 self.write_unit(log, self.units + i, target)
-        self.put_back(block, target)
-
-    cdef void put_back(self, int block, int node) noexcept nogil:
-        """Put a block's slots on a node, and nothing else."""
-        cdef int i
-        for i in range(self.first_slot[block], self.first_slot[block + 1]):
-            self.slot_node[self.slots[i]] = node
+        self.node[block] = target
 
     cdef void touch(self, Log* log, int block) noexcept nogil:
         """What a block's stages look like, and those that send to them; their replicas are noted."""
@@ -325,9 +315,9 @@ cdef class Replicas(Arena):
             touch = self.touches + i
             replica = self.replicas + touch.replica
             pattern = self.patterns + replica.pattern
-            node = self.slot_node[touch.slot]
+            node = self.node[touch.block]
             place = touch.place * self.num_kinds + self.t.node_kind[node]
-            link = 0 if touch.last else 1 + link_of(self.links, node, self.slot_node[touch.slot + 1])
+            link = 1 + link_of(self.links, node, self.node[touch.next]) if touch.next >= 0 else 0
             if replica.scores:
                 passage = self.passages + touch.slot
                 work, send = pattern.forward[place], pattern.send[link]
@@ -373,7 +363,7 @@ cdef class Replicas(Arena):
                 entry = self.upper_bound(replica, link)
                 self.write_leaves(log, replica, entry.seconds * BOUND_FACTOR, entry.first * BOUND_FACTOR)
             else:
-                entry = self.entry_of(replica, self.tokens_of(replica, self.slot_node + replica.first))
+                entry = self.entry_of(replica)
                 self.write_leaves(log, replica, entry.seconds, entry.first)
             if replica.unresolved != (link > 0):
                 put(log, &replica.unresolved, link > 0)
@@ -385,16 +375,23 @@ cdef class Replicas(Arena):
         if slowest.first != NULL:
             raise_leaf(log, slowest.first, slowest.size, replica.leaf, first)
 
-    cdef Entry* entry_of(self, const Replica* replica, double tokens) noexcept nogil:
+    cdef Entry* entry_of(self, const Replica* replica) noexcept nogil:
         """Seconds of a replica, worked out where it looks like none before."""
-        cdef Entry* entry = self.signatures.find(
-            <unsigned long long>replica.hash + <unsigned long long>tokens * self.weights[MAX_STAGES], replica.pattern, tokens,
-            self.slot_word + replica.first, replica.num_stages,
+        cdef const int* words = self.slot_word + replica.first
+        cdef int[MAX_STAGES] nodes
+        cdef double tokens = 0.0
+        cdef Entry* entry
+        cdef int j
+        if self.strategies[replica.task].kind == GENERATE:
+            for j in range(replica.num_stages):
+                nodes[j] = self.node[self.slot_block[replica.first + j]]
+            tokens = self.tokens_of(replica, nodes)
+        entry = self.signatures.find(
+            <unsigned long long>replica.hash + <unsigned long long>tokens * self.weights[MAX_STAGES], replica.pattern, tokens, words,
+            replica.num_stages,
         )
         if not entry.known:
-            self.seconds_of(
-                replica, self.slot_node + replica.first, self.slot_word + replica.first, tokens, &entry.seconds, &entry.first
-            )
+            self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
             entry.known = True
         return entry
 
@@ -427,6 +424,6 @@ cdef class Replicas(Arena):
                 r = slowest.replica_of[top_leaf(slowest.first, slowest.size)]
             if r < 0 or not self.replicas[r].unresolved:
                 return
-            entry = self.entry_of(self.replicas + r, 0.0)
+            entry = self.entry_of(self.replicas + r)
             self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
             put(log, &self.replicas[r].unresolved, 0)

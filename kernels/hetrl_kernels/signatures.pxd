@@ -6,14 +6,14 @@ cdef struct Entry:
     double seconds  # of the pipeline, or of all the replica does
     double first  # with the old log-probabilities ahead of it
     int pattern  # 1 + the caller's number for task, layers and prompts; 0 in a free entry
-    int key
     bint known
 
 
 cdef class Signatures:
     cdef Entry* entries
     cdef int* keys
-    cdef size_t room, used, keys_room, keys_used
+    cdef size_t room, used
+    cdef int longest
     cdef readonly long long num_missed
 
     cdef Entry* find(

@@ -8,10 +8,6 @@ is emptied: it only saves time.
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-cdef enum:
-    MEAN_KEY = 8
-
-
 cdef class Signatures:
     """An empty table.
 
@@ -19,13 +15,15 @@ cdef class Signatures:
     ----------
     bits
         Binary logarithm of its room.
+    longest
+        Parts of the longest key.
     """
 
-    def __cinit__(self, int bits):
+    def __cinit__(self, int bits, int longest):
         self.room = <size_t>1 << bits
-        self.keys_room = self.room * MEAN_KEY
+        self.longest = longest
         self.entries = <Entry*>calloc(self.room, sizeof(Entry))
-        self.keys = <int*>malloc(self.keys_room * sizeof(int))
+        self.keys = <int*>malloc(self.room * longest * sizeof(int))
         if self.entries == NULL or self.keys == NULL:
             raise MemoryError
 
@@ -35,7 +33,7 @@ cdef class Signatures:
 
     cdef void clear(self) noexcept nogil:
         memset(self.entries, 0, self.room * sizeof(Entry))
-        self.used = self.keys_used = 0
+        self.used = 0
 
     cdef Entry* find(
         self, unsigned long long hash, int pattern, double tokens, const int* key, int length) noexcept nogil:
@@ -50,20 +48,19 @@ cdef class Signatures:
                 break
             if (
                 entry.hash == hash and entry.pattern == pattern + 1 and entry.tokens == tokens
-                and memcmp(self.keys + entry.key, key, length * sizeof(int)) == 0
+                and memcmp(self.keys + place * self.longest, key, length * sizeof(int)) == 0
             ):
                 return entry
             place = (place + 1) & mask
         self.num_missed += 1
-        if 2 * self.used >= self.room or self.keys_used + length > self.keys_room:
+        if 2 * self.used >= self.room:
             self.clear()
-            entry = self.entries + home
+            place = home
+            entry = self.entries + place
         entry.hash = hash
         entry.pattern = pattern + 1
         entry.tokens = tokens
-        entry.key = <int>self.keys_used
         entry.known = False
-        memcpy(self.keys + self.keys_used, key, length * sizeof(int))
+        memcpy(self.keys + place * self.longest, key, length * sizeof(int))
         self.used += 1
-        self.keys_used += length
         return entry

@@ -161,34 +161,34 @@ cdef double one_f_one_b(int num_stages, const double* forward, const double* bac
     cdef double backward_done[MAX_STAGES + 1]
     cdef double free_before[MAX_STAGES]
     cdef double backward_before[MAX_STAGES]
-    cdef double now, done, shift, least, most, end = 0.0
+    cdef double sent[MAX_STAGES]  # 0 after the last stage
+    cdef double now, arrival, shift, least, most, end = 0.0
     cdef int i = 0, j, p = num_stages
+    cdef bint compare
     if p == 1:
         return m * (forward[0] + backward[0])
     for j in range(p):
-        free_at[j] = 0.0
-        backward_done[j] = 0.0
-    while i < m + p:
-        if i >= p and i + 2 < m and (i - p) % 4 == 1:  # compare this round with the next
+        free_at[j] = backward_done[j] = 0.0
+        sent[j] = send[j] if j < p - 1 else 0.0
+    backward_done[p] = 0.0
+    while i < m:
+        compare = i >= p and i + 2 < m and (i - p) % 4 == 1  # this round with the next
+        if compare:
             for j in range(p):
                 free_before[j] = free_at[j]
                 backward_before[j] = backward_done[j]
-        done = 0.0
-        # backwards of the stages from the last that have one left in this round, then all forwards
-        for j in range(p):
-            now = free_at[j]
-            if 0 <= i - (p - j) < m:
-                if j < p - 1:
-                    now = fmax(now, backward_done[j + 1] + send[j])
-                now += backward[j]
-                backward_done[j] = now
-            if i < m:
-                if j > 0:
-                    now = fmax(now, done + send[j - 1])
-                now += forward[j]
-                done = now
+        arrival = 0.0
+        for j in range(p - i):  # stages without a backward as yet
+            now = fmax(free_at[j], arrival) + forward[j]
             free_at[j] = now
-        if i >= p and i + 2 < m and (i - p) % 4 == 1:
+            arrival = now + sent[j]
+        for j in range(p - i if i < p else 0, p):
+            now = fmax(free_at[j], backward_done[j + 1] + sent[j]) + backward[j]
+            backward_done[j] = now
+            now = fmax(now, arrival) + forward[j]
+            free_at[j] = now
+            arrival = now + sent[j]
+        if compare:
             least = most = free_at[0] - free_before[0]
             for j in range(p):
                 shift = free_at[j] - free_before[j]
@@ -201,6 +201,11 @@ cdef double one_f_one_b(int num_stages, const double* forward, const double* bac
                     backward_done[j] += (m - 1 - i) * most
                 i = m - 1
         i += 1
+    for i in range(m, m + p):  # backwards of the stages that have one left
+        for j in range(p - i if i < p else 0, m + p - i if i > m else p):
+            now = fmax(free_at[j], backward_done[j + 1] + sent[j]) + backward[j]
+            backward_done[j] = now
+            free_at[j] = now
     for j in range(p):
         end = fmax(end, free_at[j])
     return end

@@ -37,9 +37,9 @@ cdef struct Rings:
     double* optimizer  # tree over nodes, of an optimizer on the hosts
     int tree
     unsigned long long stale  # stages
-    int* touched  # nodes whose `leaving` or optimizer may have changed
+    int* touched  # [N] nodes whose `leaving` or optimizer may have changed
     int num_touched
-    int most_touched
+    char* noted  # [N] whether a node is among them
 
 
 cdef void make_rings(

@@ -45,8 +45,8 @@ cdef void make_rings(
     while rings.tree < n:
         rings.tree *= 2
     rings.optimizer = <double*>arena.state(2 * rings.tree * sizeof(double))
-    rings.most_touched = n + 64
-    rings.touched = <int*>arena.room(rings.most_touched * sizeof(int))
+    rings.touched = <int*>arena.room(n * sizeof(int))
+    rings.noted = <char*>arena.room(n)
 
 
 cdef Hops* hops(Arena arena, int stages, int kinds) except NULL:
@@ -94,17 +94,17 @@ cdef void detour(Tables t, Links links, Hops* hops, Log* log, int behind, int no
         hop(links, hops, log, second, number)
 
 
-cdef void touch(Tables t, Rings* rings, Log* log, int node) noexcept nogil:
-    if rings.num_touched == rings.most_touched:
-        refresh_nodes(t, rings, log)
-    rings.touched[rings.num_touched] = node
-    rings.num_touched += 1
+cdef inline void touch(Rings* rings, int node) noexcept nogil:
+    if not rings.noted[node]:
+        rings.noted[node] = 1
+        rings.touched[rings.num_touched] = node
+        rings.num_touched += 1
 
 
-cdef void leave(Tables t, Rings* rings, Log* log, int node, int number) noexcept nogil:
+cdef inline void leave(Rings* rings, Log* log, int node, int number) noexcept nogil:
     """One more ring leaves a node, or one less."""
     put(log, rings.leaving + node, rings.leaving[node] + number)
-    touch(t, rings, log, node)
+    touch(rings, node)
 
 
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil:
@@ -116,7 +116,7 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
     cdef int ahead = node, behind = node
     put(log, members, after)
     if rings.on_host:
-        touch(t, rings, log, node)
+        touch(rings, node)
     if rings.num_replicas == 1:
         return
     rings.stale |= <unsigned long long>1 << stage
@@ -139,9 +139,9 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
         behind = previous_node(present, links.words, node)
         # a ring on one node has a hop from the node to itself, whose kind a second node replaces
         detour(t, links, rings.outer + stage, log, behind, node, ahead, 1 if after > 0 else -1)
-        leave(t, rings, log, node, 1 if after > 0 else -1)
+        leave(rings, log, node, 1 if after > 0 else -1)
         if nodes == 1:
-            leave(t, rings, log, ahead, 1 if after > 0 else -1)
+            leave(rings, log, ahead, 1 if after > 0 else -1)
     else:
         hop(links, rings.outer + stage, log, t.link_kind[node, node], 1 if after > 0 else -1)
     if after > 0:
@@ -156,6 +156,7 @@ cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
     cdef int i, j, node
     for i in range(rings.num_touched):
         node = rings.touched[i]
+        rings.noted[node] = 0
         if rings.leaving[node] != rings.counted[node]:
             stages = rings.stages[node]
             rings.stale |= stages
@@ -236,5 +237,8 @@ cdef double node_optimizer(Tables t, Rings* rings, int node) noexcept nogil:
 
 cdef void nothing_stale(Rings* rings) noexcept nogil:
     """After a proposal was taken back."""
+    cdef int i
     rings.stale = 0
+    for i in range(rings.num_touched):
+        rings.noted[rings.touched[i]] = 0
     rings.num_touched = 0
