@@ -91,6 +91,9 @@ cdef class Contributions(Arena):
     cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil
     cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil
+    cdef void exchange_rings(self, Log* log, int block, int other, int node, int target) noexcept nogil
+    cdef void exchange_rows(self, Log* log, int block, int other, int node, int target) noexcept nogil
+    cdef void move_row(self, Log* log, const Row* row, int source, int target) noexcept nogil
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil
     cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil
     cdef double largest(self, int number) noexcept nogil

@@ -178,7 +178,7 @@ cdef class Contributions(Arena):
                 if self.replicas.strategies[task].group == plan.block_group[i]:
                     self.stale_of[i] |= <unsigned int>1 << task
         self.first_members = self.starts(members)
-        self.members = <Members*>self.ints([each for block in members for (r, j), n in block.items() for each in (r, j, n)])
+        self.members = <Members*>self.ints([each for block in members for (r, j), n in sorted(block.items()) for each in (r, j, n)])
         self.first_area = self.starts(areas)
         self.areas = self.ints([area for block in areas for area in sorted(block)])
         self.first_row = self.starts(rows)
@@ -268,10 +268,7 @@ cdef class Contributions(Arena):
         if over != 0:
             put(log, self.num_over, self.num_over[0] + over)
         if mine.members != theirs.members:
-            self.change_rings(log, block, node, -1)
-            self.change_rings(log, other, target, -1)
-            self.change_rings(log, block, target, 1)
-            self.change_rings(log, other, node, 1)
+            self.exchange_rings(log, block, other, node, target)
             self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
         if mine.areas != theirs.areas:
             self.change_areas(log, block, node, -1)
@@ -279,16 +276,67 @@ cdef class Contributions(Arena):
             self.change_areas(log, block, target, 1)
             self.change_areas(log, other, node, 1)
         if mine.rows != theirs.rows and self.t.node_kind[node] != self.t.node_kind[target]:
-            self.change_rows(log, block, node, -1)
-            self.change_rows(log, other, target, -1)
-            self.change_rows(log, block, target, 1)
-            self.change_rows(log, other, node, 1)
+            self.exchange_rows(log, block, other, node, target)
             self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
         if mine.bytes != theirs.bytes:
             self.change_bytes(log, block, node, -1)
             self.change_bytes(log, other, target, -1)
             self.change_bytes(log, block, target, 1)
             self.change_bytes(log, other, node, 1)
+
+    cdef void exchange_rings(self, Log* log, int block, int other, int node, int target) noexcept nogil:
+        """Tensor groups that only one of two blocks has; the lists of both are in order."""
+        cdef const Members* mine = self.members + self.first_members[block]
+        cdef const Members* theirs = self.members + self.first_members[other]
+        cdef const Members* my_end = self.members + self.first_members[block + 1]
+        cdef const Members* their_end = self.members + self.first_members[other + 1]
+        cdef int order, number
+        while mine < my_end or theirs < their_end:
+            if mine == my_end:
+                order = 1
+            elif theirs == their_end:
+                order = -1
+            else:
+                order = mine.rings - theirs.rings if mine.rings != theirs.rings else mine.stage - theirs.stage
+            number = (mine.number if order <= 0 else 0) - (theirs.number if order >= 0 else 0)  # more of mine
+            if number > 0:
+                change_members(self.t, self.links, self.rings + mine.rings, log, mine.stage, node, -number)
+                change_members(self.t, self.links, self.rings + mine.rings, log, mine.stage, target, number)
+            elif number < 0:
+                change_members(self.t, self.links, self.rings + theirs.rings, log, theirs.stage, target, number)
+                change_members(self.t, self.links, self.rings + theirs.rings, log, theirs.stage, node, -number)
+            mine += order <= 0
+            theirs += order >= 0
+
+    cdef void exchange_rows(self, Log* log, int block, int other, int node, int target) noexcept nogil:
+        """Rows that only one of two blocks has; the lists of both are in order."""
+        cdef const Row* mine = self.rows + self.first_row[block]
+        cdef const Row* theirs = self.rows + self.first_row[other]
+        cdef const Row* my_end = self.rows + self.first_row[block + 1]
+        cdef const Row* their_end = self.rows + self.first_row[other + 1]
+        cdef int order
+        while mine < my_end or theirs < their_end:
+            if mine == my_end:
+                order = 1
+            elif theirs == their_end:
+                order = -1
+            else:
+                order = mine.tally - theirs.tally if mine.tally != theirs.tally else mine.row - theirs.row
+            if order < 0:
+                self.move_row(log, mine, node, target)
+            elif order > 0:
+                self.move_row(log, theirs, target, node)
+            mine += order <= 0
+            theirs += order >= 0
+        self.transfers_stale = True
+
+    cdef void move_row(self, Log* log, const Row* row, int source, int target) noexcept nogil:
+        cdef Values* values = self.values + row.tally
+        cdef const int* rank = values.rank + row.row * self.num_kinds
+        cdef int before = rank[self.t.node_kind[source]], after = rank[self.t.node_kind[target]]
+        if before != after:
+            tally(log, &values.tally, before, -1)
+            tally(log, &values.tally, after, 1)
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""

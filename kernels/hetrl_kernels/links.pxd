@@ -9,13 +9,18 @@ cdef struct Level:  # nodes that a node reaches equally well
     int mask  # first word in the masks
 
 
+cdef struct Place:  # of a node
+    int kind  # nodes of one kind are alike in everything but their links to others
+    int own_link  # kind of its link to itself
+    int group  # nodes of one group have equal links to and from all others
+
+
 cdef class Links(Arena):
     cdef readonly Tables t
     cdef readonly int num_kinds, num_nodes, words
-    cdef int num_classes
-    cdef int* node_class  # [N] nodes of one class have equal links to and from all others
-    cdef int* class_kind  # [classes, classes] kind of link between different nodes
-    cdef int* own_kind  # [N] of the link of a node to itself
+    cdef Place* places  # [N]
+    cdef int num_groups
+    cdef int* between  # [groups, groups] kind of link between different nodes
     cdef int* latency_rank  # [kinds] position in the order of latencies
     cdef int* bandwidth_rank  # [kinds] position in the order of bandwidths
     cdef double* latency  # [kinds] by latency rank
@@ -34,13 +39,13 @@ cdef class Links(Arena):
     cdef long long* masks
     cdef int num_masks
 
-    cdef void classify(self) except *
+    cdef void read_places(self) except *
     cdef bint alike(self, int a, int b) noexcept nogil
     cdef Level* lay(self, list by_node, int* first) except NULL
 
 
-cdef inline int link_of(Links links, int source, int target) noexcept nogil:
-    """Kind of the link between two nodes, out of a table that fits into the cache."""
+cdef inline int link_of(const Place* places, const int* between, int num_groups, int source, int target) noexcept nogil:
+    """Kind of the link between two nodes, out of tables that fit into the cache."""
     if source == target:
-        return links.own_kind[source]
-    return links.class_kind[links.node_class[source] * links.num_classes + links.node_class[target]]
+        return places[source].own_link
+    return between[places[source].group * num_groups + places[target].group]

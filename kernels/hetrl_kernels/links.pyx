@@ -63,29 +63,29 @@ cdef class Links(Arena):
         self.to = self.lay(to, self.first_to)
         self.source = self.lay(source, self.first_from)
         self.fast = self.lay(fast, self.first_fast)
-        self.classify()
+        self.read_places()
 
-    cdef void classify(self) except *:
-        """Classes of nodes, each compared with the first of every class so far."""
-        cdef int a, b, c, n = self.num_nodes
-        self.node_class = <int*>self.room(n * sizeof(int))
-        self.own_kind = <int*>self.room(n * sizeof(int))
+    cdef void read_places(self) except *:
+        """Groups of alike nodes: each node is compared with the first of every group so far."""
+        cdef int a, b, g, n = self.num_nodes
+        self.places = <Place*>self.room(n * sizeof(Place))
         firsts = []
         for a in range(n):
-            self.own_kind[a] = self.t.link_kind[a, a]
-            self.node_class[a] = len(firsts)
-            for c, b in enumerate(firsts):
+            self.places[a].kind = self.t.node_kind[a]
+            self.places[a].own_link = self.t.link_kind[a, a]
+            self.places[a].group = len(firsts)
+            for g, b in enumerate(firsts):
                 if self.alike(a, b):
-                    self.node_class[a] = c
+                    self.places[a].group = g
                     break
             else:
                 firsts.append(a)
-        self.num_classes = len(firsts)
-        self.class_kind = <int*>self.room(self.num_classes * self.num_classes * sizeof(int))
+        self.num_groups = len(firsts)
+        self.between = <int*>self.room(self.num_groups * self.num_groups * sizeof(int))
         for a in range(n):
             for b in range(n):
                 if a != b:
-                    self.class_kind[self.node_class[a] * self.num_classes + self.node_class[b]] = self.t.link_kind[a, b]
+                    self.between[self.places[a].group * self.num_groups + self.places[b].group] = self.t.link_kind[a, b]
 
     cdef bint alike(self, int a, int b) noexcept nogil:
         cdef int c

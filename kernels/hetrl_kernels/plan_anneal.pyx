@@ -125,7 +125,7 @@ cdef class PlanAnnealer(PlanState):
                 self.added.settle(&self.log, b, nodes[b], 1)
                 self.replicas.shift(&self.log, b, nodes[b])
         for b in range(self.num_blocks):
-            self.replicas.touch(&self.log, b)
+            self.replicas.touch(&self.log, b, True)
         self.replicas.refresh(&self.log)
         self.cost(INFINITY)
         self.log.on = True

@@ -219,12 +219,13 @@ cdef class PlanState(Arena):
 
         False, with the work half done, if the cost certainly exceeds ``limit``; such a move must be taken back.
         """
+        cdef bint all_stages = self.t.node_kind[first] != self.t.node_kind[second]
         cdef int i
         self.replicas.turn += 1
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):
-            self.replicas.touch(&self.log, blocks[i])
+            self.replicas.touch(&self.log, blocks[i], all_stages)
         self.replicas.refresh(&self.log)
         if limit < INFINITY and self.exceeds(limit):
             return False

@@ -79,6 +79,7 @@ cdef class Replicas(Arena):
     cdef int* first_unit  # [B + 1], as the following
     cdef Unit* units
     cdef int* first_touch
+    cdef int* first_inner  # [B] first touch that depends on the kind of its own node alone
     cdef Touch* touches
     # units by what they look like and kind of node, and the replicas they consist of
     cdef int num_looks
@@ -102,7 +103,7 @@ cdef class Replicas(Arena):
     cdef void seconds_of(
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
-    cdef void touch(self, Log* log, int block) noexcept nogil
+    cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
     cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil

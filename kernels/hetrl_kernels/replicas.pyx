@@ -8,7 +8,7 @@ is the root of a tree of maxima. A long training pipeline first enters it with a
 
 from libc.math cimport ceil, floor
 
-from hetrl_kernels.links cimport link_of
+from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.pipelines cimport (
     LINK_BITS, LINK_MASK, rank_pattern, score_seconds, slowest_link, stage_word, train_seconds,
 )
@@ -110,6 +110,11 @@ cdef class Replicas(Arena):
             if self.patterns[self.replicas[r].pattern].num_stages == 0:
                 self.read_pattern(self.patterns + self.replicas[r].pattern, self.replicas + r)
         self.first_touch = self.starts(touches)
+        for b in range(self.num_blocks):  # those whose link leaves or enters the block come first
+            touches[b].sort(key=lambda touch: touch[4] < 0 or touch[3] == touch[4])
+        self.first_inner = self.ints([
+            self.first_touch[b] + sum([touch[4] >= 0 and touch[3] != touch[4] for touch in touches[b]]) for b in range(self.num_blocks)
+        ])
         self.touches = <Touch*>self.ints([number for block in touches for touch in block for number in touch])
         self.read_units(firsts, needs, kv, inside, leaves)
         self.make_trees(leaves)
@@ -225,7 +230,7 @@ cdef class Replicas(Arena):
             for i in range(self.first_unit[b], self.first_unit[b + 1]):
                 self.write_unit(log, self.units + i, self.node[b])
         for b in range(self.num_blocks):
-            self.touch(log, b)
+            self.touch(log, b, True)
         self.refresh(log)
 
     cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil:
@@ -252,7 +257,7 @@ cdef class Replicas(Arena):
             pattern = self.patterns + replica.pattern
             for j in range(replica.num_stages):
                 nodes[j] = node
-                link = pattern.link_rank[1 + link_of(self.links, node, node)] if j + 1 < replica.num_stages else 0
+                link = pattern.link_rank[1 + self.links.places[node].own_link] if j + 1 < replica.num_stages else 0
                 words[j] = stage_word(pattern.kind_rank[j * self.num_kinds + kind], link)
             self.seconds_of(replica, nodes, words, self.tokens_of(replica, nodes), &replica_slow, &replica_first)
             slow = fmax(slow, replica_slow)
@@ -303,25 +308,32 @@ cdef class Replicas(Arena):
                 self.write_unit(log, self.units + i, target)
         self.node[block] = target
 
-    cdef void touch(self, Log* log, int block) noexcept nogil:
-        """What a block's stages look like, and those that send to them; their replicas are noted."""
-        cdef const Touch* touch
+    cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil:
+        """What a block's stages look like, and those that send to them; their replicas are noted.
+
+        Without ``all_stages`` only those whose link leaves or enters the block: the kind of its node is as before.
+        """
+        cdef const Touch* touch = self.touches + self.first_touch[block]
+        cdef const Touch* last = self.touches + (self.first_touch[block + 1] if all_stages else self.first_inner[block])
+        cdef const int* nodes = self.node
+        cdef const Place* places = self.links.places
+        cdef const int* between = self.links.between
+        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, place, link, word, before, change
         cdef const Pattern* pattern
         cdef Replica* replica
         cdef Passage* passage
-        cdef int i, node, place, link, word, before
         cdef double work, send
-        for i in range(self.first_touch[block], self.first_touch[block + 1]):
-            touch = self.touches + i
+        while touch < last:
             replica = self.replicas + touch.replica
             pattern = self.patterns + replica.pattern
-            node = self.node[touch.block]
-            place = touch.place * self.num_kinds + self.t.node_kind[node]
-            link = 1 + link_of(self.links, node, self.node[touch.next]) if touch.next >= 0 else 0
+            node = nodes[touch.block]
+            place = touch.place * num_kinds + places[node].kind
+            link = 1 + link_of(places, between, num_groups, node, nodes[touch.next]) if touch.next >= 0 else 0
             if replica.scores:
                 passage = self.passages + touch.slot
                 work, send = pattern.forward[place], pattern.send[link]
                 if passage.work == work and passage.send == send:
+                    touch += 1
                     continue
                 put_number(log, &passage.work, work)
                 put_number(log, &passage.send, send)
@@ -329,17 +341,18 @@ cdef class Replicas(Arena):
                 word = stage_word(pattern.kind_rank[place], pattern.link_rank[link])
                 before = self.slot_word[touch.slot]
                 if word == before:
+                    touch += 1
                     continue
                 put_int(log, self.slot_word + touch.slot, word)
                 put(log, &replica.hash, replica.hash + (word - before) * <long long>self.weights[touch.place])
-                put(
-                    log, &replica.kinds_hash,
-                    replica.kinds_hash + ((word >> LINK_BITS) - (before >> LINK_BITS)) * <long long>self.weights[touch.place],
-                )
+                change = (word >> LINK_BITS) - (before >> LINK_BITS)
+                if change:
+                    put(log, &replica.kinds_hash, replica.kinds_hash + change * <long long>self.weights[touch.place])
             if replica.stamp != self.turn:
                 replica.stamp = self.turn
                 self.touched[self.num_touched] = touch.replica
                 self.num_touched += 1
+            touch += 1
 
     cdef void refresh(self, Log* log) noexcept nogil:
         """Seconds of the replicas that were touched; of long training pipelines only an upper bound so far."""
