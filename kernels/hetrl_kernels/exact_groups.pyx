@@ -58,6 +58,7 @@ cdef class GroupColumns:
     cdef double* least  # [number + 1, cells] idle bytes that the tasks from here on hold at least
     cdef double* least_host  # [number + 1, cells] host bytes that they hold at least
     cdef double* ahead  # [number + 1, phases] seconds that they take at least
+    cdef double fastest_engine
     cdef double* room  # [cells]
     cdef double* spent  # [phases]
     cdef double[MAX_TASKS] sync  # [number] syncs of what is chosen, inside the group
@@ -105,6 +106,8 @@ cdef class GroupColumns:
             for phase in range(self.phases):
                 self.ahead[i * self.phases + phase] = self.ahead[(i + 1) * self.phases + phase]
             self.ahead[i * self.phases + phase_of[task]] += smallest
+            if kind == GENERATE:
+                self.fastest_engine = smallest
             self.ahead[i * self.phases + self.last_phase] += floor
             for cell in range(self.cells):
                 smallest = 0.0
@@ -180,7 +183,7 @@ cdef class GroupColumns:
         if index == self.number:
             self.keep()
             return
-        if self.dominated(index):
+        if self.dominated(index) or not self.engine_remains(index):
             return
         task = self.tasks[index]
         if self.t.task_kind[task] == GENERATE:
@@ -231,6 +234,32 @@ cdef class GroupColumns:
             if beside is not None:
                 self.attempt(index, beside, None)
 
+    cdef bint engine_remains(self, int index):
+        """Whether some engine fits beside what is chosen and what the others hold at least, and is fast enough there."""
+        cdef int cell, phase, last = self.number - 1, task = self.tasks[self.number - 1]
+        cdef double held, spent
+        cdef Option other, alone, beside
+        cdef bint use
+        if index == 0 or index >= last or self.t.task_kind[task] != GENERATE:
+            return True
+        for cell in range(self.cells):
+            held = self.least[index * self.cells + cell]
+            for other in self.chosen:
+                held += other.idle[cell]
+            self.room[cell] = held
+        phase = self.phase_of[task]
+        spent = self.spent[phase]
+        for alone in self.lists[last]:
+            beside = self.finder.engine(task, alone.layout, RESIDENT, self.room, INFINITY, alone)
+            if beside is None:
+                continue
+            self.spent[phase] = spent + beside.seconds - self.fastest_engine
+            use = self.keeps(self.ahead + index * self.phases)
+            self.spent[phase] = spent
+            if use:
+                return True
+        return False
+
     cdef void attempt(self, int index, Option option, Option shared):
         cdef int phase = self.phase_of[option.task]
         cdef double before = self.spent[phase], last
@@ -255,17 +284,24 @@ cdef class GroupColumns:
 
     cdef bint of_use(self, int index, Option option):
         """Whether columns that go on with an option can keep any of the limits."""
-        cdef int k, phase, of_option = self.phase_of[option.task], phases = self.phases
-        cdef double load, step, priced, sync = self.own_sync(index, option) + self.foreign_sync(index, option)
-        cdef double* ahead = self.ahead + (index + 1) * phases
+        cdef int phase = self.phase_of[option.task]
+        cdef double before = self.spent[phase], last = self.spent[self.last_phase]
+        cdef bint use
+        self.spent[phase] += option.seconds
+        self.spent[self.last_phase] += self.own_sync(index, option) + self.foreign_sync(index, option)
+        use = self.keeps(self.ahead + (index + 1) * self.phases)
+        self.spent[self.last_phase] = last
+        self.spent[phase] = before
+        return use
+
+    cdef bint keeps(self, const double* ahead) noexcept:
+        """Whether what is spent, and what is spent ahead at least, keeps any of the limits."""
+        cdef int k, phase, phases = self.phases
+        cdef double load, step, priced
         for k in range(self.limits.shape[0]):
             step = priced = 0.0
             for phase in range(phases):
                 load = self.spent[phase] + ahead[phase]
-                if phase == of_option:
-                    load += option.seconds
-                if phase == self.last_phase:
-                    load += sync
                 step += fmax(load, self.limits[k, phase])
                 priced += self.limits[k, phases + phase] * load
             if step < self.limits[k, 2 * phases] and priced < self.limits[k, 2 * phases + 1]:

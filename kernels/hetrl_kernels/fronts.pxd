@@ -2,12 +2,14 @@
 
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.refills cimport Refiller
 from hetrl_kernels.timing cimport TrainTime
 
 
 cdef class ExactFinder(Finder):
     cdef double[::1] slack, far
     cdef int[::1] leads, node_class
+    cdef Refiller refiller
     cdef dict splits
     cdef dict sources, syncs  # of the devices of `place`
     cdef bytes place
@@ -24,6 +26,7 @@ cdef class ExactFinder(Finder):
     cdef tuple sync_profile(self, Option option)
     cdef tuple sources_of(self, int task, Devices devices)
     cpdef double sync_floor(self, Option option)
+    cpdef double least_sync(self, int task, bytes counts)
     cdef bint replaces(self, Option a, double seconds, Option b)
     cdef list training(self, int task, list found, double cutoff, list front)
     cdef enter(self, list front, Option option)
@@ -32,6 +35,9 @@ cdef class ExactFinder(Finder):
     cpdef list front(self, int task, bytes counts, double cutoff)
     cpdef list shared_pairs(self, int trainer, int scorer, bytes counts, double train_cutoff, double score_cutoff)
     cpdef double fastest(self, int task, bytes counts)
+    cdef double fastest_training(self, int task, list found)
+    cdef double fastest_scoring(self, int task, list found)
+    cdef double fastest_engine(self, int task, Devices devices, list found)
     cpdef double fastest_shared(self, int scorer, int trainer, bytes counts)
 
 

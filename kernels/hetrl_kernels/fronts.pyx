@@ -12,8 +12,9 @@ from hetrl_kernels.groups cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
 from hetrl_kernels.options cimport Candidate, Finder, Option
+from hetrl_kernels.refills cimport Refiller
 from hetrl_kernels.replica_times cimport ReplicaTimes
-from hetrl_kernels.tables cimport GENERATE, SCORE, TRAIN, Tables, fmax, fmin
+from hetrl_kernels.tables cimport GENERATE, PHASE_SYNC, SCORE, TRAIN, Tables, fmax, fmin
 from hetrl_kernels.timing cimport Replica, TrainTime, score_fluid
 
 from itertools import product
@@ -63,11 +64,17 @@ cdef class ExactFinder(Finder):
         int[::1] node_class):
         Finder.__init__(self, tables, allowed, 1 << 30, engine_limit)
         self.slack, self.far, self.leads, self.node_class = slack, far, leads, node_class
+        self.refiller = Refiller(tables)
         self.splits = {}
         self.sources = {}
         self.syncs = {}
         self.cutoff = INFINITY
         self.hosts_matter = True
+
+    cdef list layouts_of(self, int task, Devices devices):
+        """The search's layouts, those over mixed devices with refilled stages, too."""
+        found = Finder.layouts_of(self, task, devices)
+        return found if task in self.kept else self.refiller.with_refills(task, found)
 
     # --- shares ------------------------------------------------------------------------------------------------
 
@@ -210,6 +217,52 @@ cdef class ExactFinder(Finder):
         """Seconds that a sync into this task takes at least, whatever trains on other devices."""
         profile = self.sync_profile(option)
         return 0.0 if profile is None else profile[3]
+
+    cpdef double least_sync(self, int task, bytes counts):
+        """Seconds that a sync into a task takes at least on these devices, whatever its layout and whatever trains elsewhere.
+
+        Nodes that are all the group's own receive over the network, from nodes that are not; the others may hold the weights.
+        """
+        cdef Tables t = self.t
+        cdef Devices devices = self.devices(counts)
+        cdef Layout layout
+        cdef int node, other, i, d, slot, first, sources = 0, model = t.task_model[task]
+        cdef double whole = t.transfer_weights[task], card = 0.0, least = INFINITY, scale = INFINITY, fixed = INFINITY, each, total, slowest
+        cdef double* received = <double*>calloc(3 * t.num_nodes, sizeof(double))
+        cdef double* latency = received + t.num_nodes
+        cdef double* bandwidth = latency + t.num_nodes
+        for node in range(t.num_nodes):
+            latency[node] = INFINITY
+            if devices.counts[node]:
+                scale = fmin(scale, t.calibration[t.node_type[node], PHASE_SYNC, 0])
+                fixed = fmin(fixed, t.calibration[t.node_type[node], PHASE_SYNC, 1])
+            if devices.counts[node] < t.node_devices[node]:
+                sources += 1
+                card = fmax(card, t.node_nic[node])
+                continue
+            for other in range(t.num_nodes):
+                if devices.counts[other] < t.node_devices[other]:
+                    latency[node] = fmin(latency[node], t.link_latency[other, node])
+                    bandwidth[node] = fmax(bandwidth[node], t.link_bandwidth[other, node])
+        for layout in self.layouts_of(task, devices) if sources else []:
+            for node in range(t.num_nodes):
+                received[node] = 0.0
+            for i in range(layout.num_replicas):
+                first = 0
+                for slot in range(layout.first[i], layout.first[i + 1]):
+                    node = layout.node[slot]
+                    each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
+                    first += layout.layers[slot]
+                    for d in range(layout.degree):
+                        received[node] = fmin(whole, received[node] + each)
+            total = slowest = 0.0
+            for node in range(t.num_nodes):
+                if received[node] > 0 and bandwidth[node] > 0:
+                    total += received[node]
+                    slowest = fmax(slowest, latency[node] + received[node] / bandwidth[node])
+            least = fmin(least, fmax(slowest, total / sources / card))
+        free(received)
+        return scale * least + fixed if least < INFINITY else 0.0
 
     cdef bint replaces(self, Option a, double seconds, Option b):
         """Whether ``a`` is as good as ``b`` if that took ``seconds``, in every group and on every node."""
@@ -392,53 +445,74 @@ cdef class ExactFinder(Finder):
     cpdef double fastest(self, int task, bytes counts):
         """Seconds of the fastest option with the devices to itself, inf if none fits."""
         cdef Devices devices = self.devices(counts)
-        cdef Candidate* candidates = NULL
-        cdef int number, room = 0, l, i, s, c, kind = self.t.task_kind[task]
-        cdef double best = INFINITY, moved, rate, active, idle, host
-        cdef double* nothing
-        cdef Option option
-        cdef Layout layout
-        cdef Replica replica
+        cdef int kind = self.t.task_kind[task]
+        cdef double best
         self.splits.clear()
         if devices.num_devices == 0:
             return INFINITY
         found = self.layouts_of(task, devices)
         if kind == TRAIN:
-            for l in range(len(found)):
-                number = 0
-                self.cutoff = best
-                self.train_candidates(task, found[l], l, &candidates, &number, &room, INFINITY)
-                self.cutoff = INFINITY
-                for i in range(number):
-                    if candidates[i].bound < best:
-                        option = self.train_variant(task, found[l], &candidates[i])
-                        moved = self.train_memory(option)
-                        self.train_cost(option, moved)
-                        best = fmin(best, option.seconds)
-            free(candidates)
+            best = self.fastest_training(task, found)
         elif kind == SCORE:
-            for layout in found:
-                for s in range(3):
-                    rate = 0.0
-                    for c in range(layout.num_classes):
-                        replica = layout.replica(layout.representative[c])
-                        rate += layout.class_size[c] / score_fluid(
-                            self.t, task, layout.degree_index, layout.degree, SCORE_SHAPES[s], TRAIN_MICRO_BATCHES[SCORE_SHAPES[s]], &replica
-                        )
-                    if self.t.num_prompts / rate >= best:
-                        continue
-                    option = self.score_option(task, layout, SCORE_SHAPES[s], RESIDENT, [], 0.0, &active, &idle, &host)
-                    if option is not None:
-                        best = fmin(best, option.seconds)
+            best = self.fastest_scoring(task, found)
         else:
-            nothing = <double*>calloc(devices.num_cells, sizeof(double))
-            for layout in found:
-                option = self.engine(task, layout, RESIDENT, nothing, best, None)
-                if option is not None:
-                    best = fmin(best, option.seconds)
-            free(nothing)
+            best = self.fastest_engine(task, devices, found)
+        self.fill.cutoff = INFINITY
         return best
 
+    cdef double fastest_training(self, int task, list found):
+        cdef Candidate* candidates = NULL
+        cdef int number = 0, room = 0, l, i
+        cdef double best = INFINITY, moved
+        cdef Option option
+        for l in range(len(found)):
+            self.train_candidates(task, found[l], l, &candidates, &number, &room, INFINITY)
+        qsort(candidates, number, sizeof(Candidate), by_bound)
+        for i in range(number):
+            if candidates[i].bound >= best:
+                break
+            self.fill.cutoff = best
+            option = self.train_variant(task, found[candidates[i].layout], &candidates[i])
+            moved = self.train_memory(option)
+            self.train_cost(option, moved)
+            best = fmin(best, option.seconds)
+        free(candidates)
+        return best
+
+    cdef double fastest_scoring(self, int task, list found):
+        cdef double best = INFINITY, rate, active, idle, host
+        cdef int s, c
+        cdef Layout layout
+        cdef Option option
+        cdef Replica replica
+        for layout in found:
+            for s in range(3):
+                rate = 0.0
+                for c in range(layout.num_classes):
+                    replica = layout.replica(layout.representative[c])
+                    rate += layout.class_size[c] / score_fluid(
+                        self.t, task, layout.degree_index, layout.degree, SCORE_SHAPES[s], TRAIN_MICRO_BATCHES[SCORE_SHAPES[s]], &replica
+                    )
+                if self.t.num_prompts / rate >= best:
+                    continue
+                self.fill.cutoff = best
+                option = self.score_option(task, layout, SCORE_SHAPES[s], RESIDENT, [], 0.0, &active, &idle, &host)
+                if option is not None:
+                    best = fmin(best, option.seconds)
+        return best
+
+    cdef double fastest_engine(self, int task, Devices devices, list found):
+        cdef double* nothing = <double*>calloc(devices.num_cells, sizeof(double))
+        cdef double best = INFINITY
+        cdef int i
+        cdef Option option
+        for _, i in sorted([(self.engine_guess(task, found[i]), i) for i in range(len(found))]):
+            self.fill.cutoff = best
+            option = self.engine(task, found[i], RESIDENT, nothing, best, None)
+            if option is not None:
+                best = fmin(best, option.seconds)
+        free(nothing)
+        return best
 
     cpdef double fastest_shared(self, int scorer, int trainer, bytes counts):
         """Seconds of the fastest scoring with the weights of ``trainer`` on any of its layouts, memory left aside."""

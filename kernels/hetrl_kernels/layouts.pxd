@@ -1,6 +1,6 @@
 """Devices of a group, and the parallel layouts of a task on them."""
 
-from hetrl_kernels.tables cimport Tables
+from hetrl_kernels.tables cimport MAX_STAGES, Tables
 from hetrl_kernels.timing cimport Replica
 
 
@@ -29,5 +29,29 @@ cdef class Layout:
     cdef Replica replica(self, int index) noexcept nogil
 
 
+cdef enum:
+    MAX_SPLITS = 64
+    MAX_TYPES = 64
+
+cdef double[4] SPLIT_BYTES  # bytes per parameter that a stage's memory must hold
+
+
+cdef class Splitter:
+    cdef Tables t
+    cdef int task, degree_index, degree, num_known
+    cdef double[MAX_TYPES] per_layer, head  # seconds of a layer, and of the last stage's head, by device type
+    cdef int[MAX_TYPES] caps  # most layers of a stage
+    cdef int[MAX_SPLITS][MAX_STAGES] kinds, splits
+    cdef int[MAX_SPLITS] sizes
+    cdef bint[MAX_SPLITS] valid
+
+    cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil
+    cdef bint caps_hold(self, Layout layout) noexcept nogil
+
+
+cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes)
+cdef bint same_layers(Layout a, Layout b) noexcept
+cdef Layout build(
+    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=*)
 cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tensors)
 cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list replicas)

@@ -17,11 +17,9 @@ from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
 cdef int[5] DEGREES = [1, 2, 4, 8, 16]
 cdef int[10] PIPELINES = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16]
 cdef enum:
-    MAX_SPLITS = 64
-    MAX_TYPES = 64
     MANY_GROUPS = 96  # with more tensor groups than that only powers of two are tried as pipeline lengths
     SINGLE_NODE_CELLS = 32  # in fleets up to this size every node is its own cell
-cdef double[4] SPLIT_BYTES = [0.0, 5.0, 9.0, 18.0]  # bytes per parameter that a stage's memory must hold
+SPLIT_BYTES[:] = [0.0, 5.0, 9.0, 18.0]
 
 
 @cython.no_gc
@@ -102,14 +100,6 @@ cdef bint split_layers(
 
 cdef class Splitter:
     """Layer splits of pipelines by their sequence of device types, each worked out once."""
-
-    cdef Tables t
-    cdef int task, degree_index, degree, num_known
-    cdef double[MAX_TYPES] per_layer, head
-    cdef int[MAX_TYPES] caps
-    cdef int[MAX_SPLITS][MAX_STAGES] kinds, splits
-    cdef int[MAX_SPLITS] sizes
-    cdef bint[MAX_SPLITS] valid
 
     cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil:
         """Number of the split of these pipelines' worst stages; -1 if there is none."""

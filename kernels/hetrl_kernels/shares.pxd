@@ -9,6 +9,7 @@ cdef class Shares:
     cdef Tables t
     cdef dict times
     cdef double kept_bytes
+    cdef double cutoff  # seconds from which on the threshold fill is not worth working out
 
     cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv)
     cdef double share(
@@ -16,3 +17,6 @@ cdef class Shares:
         int* extra) except? -1.0
     cdef double even_shares(self, Layout layout, list times, int* base, int* extra)
     cdef double threshold_shares(self, Layout layout, list times, double slowest, int* base, int* extra)
+
+
+cdef long long room_for(Layout layout, list times, double threshold)

@@ -19,6 +19,7 @@ cdef class Shares:
     def __init__(self, Tables tables):
         self.t = tables
         self.times = {}
+        self.cutoff = INFINITY
 
     cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv):
         key = replica_key(self.t, task, layout, c, shape, micro_batch, recompute, kv)
@@ -36,7 +37,8 @@ cdef class Shares:
         int* extra) except? -1.0:
         """Prompts per class: ``base[c]`` for each replica and one more for ``extra[c]`` of them; returns the slowest's seconds.
 
-        Shares in proportion to the speeds; with ``exact`` those of the threshold fill where these are faster.
+        Shares in proportion to the speeds; with ``exact`` those of the threshold fill where these are faster, and below the
+        cutoff.
         """
         cdef int c
         cdef int* filled
@@ -112,12 +114,11 @@ cdef class Shares:
         cdef int c, last, turn, classes = layout.num_classes, total = self.t.num_prompts, taken
         cdef long long room
         cdef double low = 0.0, high = slowest, middle, seconds, latest
+        if self.cutoff < slowest and room_for(layout, times, self.cutoff) < total:
+            return INFINITY
         for turn in range(NUM_TURNS):
             middle = (low + high) / 2
-            room = 0
-            for c in range(classes):
-                room += <long long>layout.class_size[c] * (<ReplicaTimes>times[c]).most(middle)
-            if room >= total:
+            if room_for(layout, times, middle) >= total:
                 high = middle
             else:
                 low = middle
@@ -144,3 +145,12 @@ cdef class Shares:
         for c in range(classes):
             seconds = fmax(seconds, (<ReplicaTimes>times[c]).total(base[c] + (extra[c] > 0)))
         return seconds
+
+
+cdef long long room_for(Layout layout, list times, double threshold):
+    """Prompts that all replicas together handle in ``threshold`` seconds."""
+    cdef int c
+    cdef long long room = 0
+    for c in range(layout.num_classes):
+        room += <long long>layout.class_size[c] * (<ReplicaTimes>times[c]).most(threshold)
+    return room

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetrl.cost.model import PHASES
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.space import Vector
 from hetrl.search.exact.workers import Workers
@@ -15,12 +16,17 @@ from hetrl_kernels.exact_groups import GroupColumns
 from hetrl_kernels.options import Option
 
 Floats = NDArray[np.float64]
+BATCH = 512
+"""Bounds that are worked out between two looks at the clock."""
 MAX_COLUMNS = 20_000
 """Columns of one group on one vector; more are an overflow, which is counted and ends the proof."""
 
 
 class TaskBounds:
-    """Lower bounds ``[A, V]`` of all tasks on all vectors: the fluid bound, or the fastest option once asked for."""
+    """Lower bounds ``[A, V]`` of all tasks on all vectors: the fluid bound, or the fastest option once asked for.
+
+    ``syncs`` are those of tasks whose weights come from another group.
+    """
 
     def __init__(self, problem: ExactProblem, workers: Workers) -> None:
         self.problem = problem
@@ -36,33 +42,55 @@ class TaskBounds:
         self.shared: dict[int, Floats] = {}
         for scorer in problem.relaxed.trainers:
             self.shared[scorer] = self.seconds[scorer].copy()
+        targets = {target for each in problem.relaxed.targets.values() for target in each}
+        self.syncs = {target: self.first_syncs(target) for target in targets}
         self.num_worked_out = 0
 
-    def refine(self, tasks: Iterable[int], vectors: NDArray[np.int64]) -> None:
-        """Replace bounds by the fastest options."""
+    def first_syncs(self, task: int) -> Floats:
+        """Least syncs on all vectors: where all nodes are the group's own, they receive at least one copy together."""
+        space, tables = self.problem.space, self.problem.tables
+        sizes = np.array([each.size for each in space.classes])
+        nodes, rest = np.divmod(space.vectors, sizes)
+        apart = ~np.eye(len(tables.node_type), dtype=np.bool_)
+        if not apart.any():
+            return np.zeros(len(nodes))
+        latency, bandwidth = tables.link_latency[apart].min(), tables.link_bandwidth[apart].max()
+        scale, fixed = tables.calibration[:, PHASES.index("sync"), :2].min(axis=0)
+        seconds = scale * (latency + tables.transfer_weights[task] / nodes.sum(axis=1).clip(1) / bandwidth) + fixed
+        whole = (rest == 0).all(axis=1) & (nodes.sum(axis=1) < len(tables.node_type))
+        return np.where(whole, seconds, 0.0)
+
+    def refine(self, tasks: Iterable[int], vectors: NDArray[np.int64], stop: Callable[[], bool]) -> None:
+        """Replace bounds by the fastest options, until the caller's time is over."""
         wanted = list(tasks)
         items = [(task, int(index)) for index in vectors for task in wanted if not self.exact[task, index]]
-        for (task, index), (best, together) in zip(items, self.workers.fastest(items), strict=True):
-            self.seconds[task, index] = max(self.seconds[task, index], best)
-            if task in self.shared:
-                self.shared[task][index] = max(self.shared[task][index], together)
-            self.exact[task, index] = True
-        self.num_worked_out += len(items)
+        for start in range(0, len(items), BATCH):
+            if stop():
+                return
+            batch = items[start : start + BATCH]
+            for (task, index), (best, together, sync) in zip(batch, self.workers.fastest(batch), strict=True):
+                self.seconds[task, index] = max(self.seconds[task, index], best)
+                if task in self.shared:
+                    self.shared[task][index] = max(self.shared[task][index], together)
+                if task in self.syncs:
+                    self.syncs[task][index] = max(self.syncs[task][index], sync)
+                self.exact[task, index] = True
+            self.num_worked_out += len(batch)
 
     def rows(self, tasks: Sequence[int], vectors: NDArray[np.int64]) -> Floats:
-        """Rows of a group of tasks on vectors, from the bounds; syncs count nothing."""
+        """Rows of a group of tasks on vectors, from the bounds; syncs inside the group count nothing."""
         relaxed = self.problem.relaxed
         seconds = {}
         for task in tasks:
             sharing = task in self.shared and relaxed.trainers[task] in tasks
             seconds[task] = (self.shared[task] if sharing else self.seconds[task])[vectors]
-        none = {
-            target: np.zeros(len(vectors))
-            for targets in relaxed.targets.values()
+        syncs = {
+            target: np.zeros(len(vectors)) if trainer in tasks else self.syncs[target][vectors]
+            for trainer, targets in relaxed.targets.items()
             for target in targets
             if target in tasks
         }
-        return relaxed.rows(tasks, seconds, none, len(vectors))
+        return relaxed.rows(tasks, seconds, syncs, len(vectors))
 
 
 class ColumnMaker:

@@ -37,7 +37,7 @@ NUM_PLACED, MOST_PLACEMENTS = 8, 24
 PRICE_RATIO = 1.15
 """Upper over lower end of the bands of hourly prices, one after the other, where dollars are the objective."""
 RISING_SLACKS = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
-"""Cutoffs above the lowest bound that are tried one after the other where nothing is known above it."""
+"""Cutoffs above the lowest bound that are tried one after the other."""
 NUM_PROBED = 12
 NUM_PROBED_VECTORS = 12
 """Partitions, and vectors of each of their groups, that are worked out first, for a better incumbent."""
@@ -104,6 +104,7 @@ class _Solver:
         self.searched: list[ColumnSearch] = []
         self.removals: list[Removal] = []
         self.timed_out = self.interrupted = False
+        self.start_groups: set[frozenset[int]] = set()
         context = self.problem.context
         self.floor = lower_bound(job, context.tables, context.fluid)  # of every plan, before anything is worked out
 
@@ -120,6 +121,8 @@ class _Solver:
         if seed is not None:
             estimate = evaluate(self.job, seed, self.costs)
             seed_objective = estimate.usd_per_step if self.problem.dollars else estimate.step_seconds  # type: ignore[assignment]
+            index = self.job.workflow.index
+            self.start_groups = {frozenset(map(index, group.tasks)) for group in seed.groups if group.tasks}
             if not self.problem.space.best_links:
                 self.offer_plan(seed, incumbent)
         cutoff = incumbent.objective
@@ -150,6 +153,8 @@ class _Solver:
         estimate = evaluate(self.job, plan, self.costs)
         chosen: list[tuple[tuple[int, ...], Vector]] = []
         for group in plan.groups:
+            if not group.tasks:
+                continue  # devices that stay unused
             counts = np.zeros(len(topology.nodes), dtype=np.int32)
             for device in group.devices:
                 counts[topology.devices[device].node] += 1
@@ -193,12 +198,15 @@ class _Solver:
     def search_partitions(self, incumbent: Incumbent) -> float:
         """One pass over all partitions; returns a lower bound of the objective."""
         self.searched, self.removals = [], []
-        open_bounds: dict[int, float] = {}
+        partitions = self.problem.space.partitions
+        open_bounds = dict.fromkeys(range(len(partitions)), 0.0)
         try:
             screened: list[Survivors] = []
-            open_bounds.update(dict.fromkeys(range(len(self.problem.space.partitions)), 0.0))
-            for number, partition in enumerate(self.problem.space.partitions):
-                left = screen_partition(self.problem, self.bounds, partition, self.cutoff(incumbent), self.stop)
+            probed = 0
+            for number in sorted(open_bounds, key=lambda number: (not self.is_start(partitions[number]), number)):
+                left = screen_partition(
+                    self.problem, self.bounds, partitions[number], self.cutoff(incumbent), self.stop
+                )
                 open_bounds[number] = left.bound
                 if self.stop():
                     return self.lower(open_bounds, incumbent)
@@ -206,18 +214,20 @@ class _Solver:
                     screened.append(left)
                 else:
                     open_bounds[number] = math.inf
-                    self.remove(self.name(partition), len(partition), "bound of all its vectors", left.bound)
+                    self.remove(self.name(left.partition), len(left.partition), "bound of all its vectors", left.bound)
+                if left.vectors and probed < NUM_PROBED and not self.problem.space.best_links:
+                    probed += 1
+                    self.rise([left.cheapest(NUM_PROBED_VECTORS)], incumbent)
                 self.report(open_bounds, incumbent)
-            self.count("partitions_screened", len(self.problem.space.partitions) - len(screened))
+            self.count("partitions_screened", len(partitions) - len(screened))
             screened.sort(key=lambda each: each.bound)
-            if self.problem.space.best_links and incumbent.placed is None:
+            if self.problem.space.best_links and screened:
                 self.rise(screened, incumbent)
             for left in screened[:NUM_PROBED]:
-                if left.tighten(self.limit(incumbent)):
-                    self.explore([left.cheapest(NUM_PROBED_VECTORS)], incumbent, {})
+                self.rise([left.cheapest(NUM_PROBED_VECTORS)], incumbent)
             self.removals += self.vector_removals(screened, incumbent)
             screened = [left for left in screened if left.tighten(self.limit(incumbent))]
-            numbers = {partition: number for number, partition in enumerate(self.problem.space.partitions)}
+            numbers = {partition: number for number, partition in enumerate(partitions)}
             for number in set(numbers.values()) - {numbers[left.partition] for left in screened}:
                 open_bounds[number] = math.inf
             self.explore(screened, incumbent, open_bounds)
@@ -227,18 +237,26 @@ class _Solver:
             self.interrupted = True
         return self.lower(open_bounds, incumbent)
 
+    def is_start(self, partition: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether a partition is that of the start, near which a better incumbent is likely."""
+        return {frozenset(tasks) for tasks in partition} == self.start_groups
+
     def rise(self, screened: list[Survivors], incumbent: Incumbent) -> None:
-        """Look for a combination just above the bounds, with ever higher cutoffs; no start says where it is."""
-        highest = incumbent.objective
+        """Look for a better combination just above the bounds, with ever higher cutoffs: low ones cost little."""
+        known = incumbent.objective
+        lowest = min(left.bound for left in screened) * (1.0 + self.gap) * self.problem.least_price
         for slack in RISING_SLACKS:
-            cutoff = min(highest, (1.0 + slack) * min(left.bound for left in screened))
+            cutoff = min(known, (1.0 + slack) * lowest)
             incumbent.objective = cutoff
-            near = [replace(left) for left in screened]
-            self.explore([left for left in near if left.tighten(self.limit(incumbent))], incumbent, {})
-            if incumbent.placed is not None or self.timed_out or cutoff >= highest:
+            try:
+                near = [replace(left) for left in screened]
+                self.explore([left for left in near if left.tighten(self.limit(incumbent))], incumbent, {})
+            finally:
+                found = incumbent.objective < cutoff
+                if not found:
+                    incumbent.objective = known
+            if found or cutoff == known or self.timed_out:
                 break
-        if incumbent.placed is None:
-            incumbent.objective = highest
 
     def limit(self, incumbent: Incumbent) -> float:
         """Bounds from here on cannot win."""

@@ -123,13 +123,18 @@ def screen_partition(
         keep = [each - low + bound < limit for each, low in zip(values, least, strict=True)]
         vectors = [each[mine] for each, mine in zip(vectors, keep, strict=True)]
         values = [each[mine] for each, mine in zip(values, keep, strict=True)]
-        if stop() or not _refine(problem, bounds, partition, vectors, values):
+        if stop() or not _refine(problem, bounds, partition, vectors, values, stop):
             return Survivors(partition, bound, prices, vectors, values)
         rounds = LATER_ROUNDS
 
 
 def _refine(
-    problem: ExactProblem, bounds: TaskBounds, partition: Partition, vectors: list[Ints], values: list[Floats]
+    problem: ExactProblem,
+    bounds: TaskBounds,
+    partition: Partition,
+    vectors: list[Ints],
+    values: list[Floats],
+    stop: Callable[[], bool],
 ) -> bool:
     """Work out the fastest options where the loosest bounds still matter; False if there is nothing left to do.
 
@@ -143,7 +148,7 @@ def _refine(
             open_ = np.flatnonzero(~bounds.exact[mine][:, left].all(axis=0))
             number = max(SMALLEST_BATCH, len(open_) // 3)
             first = open_[np.argsort(cost[open_], kind="stable")[:number]]
-            bounds.refine(mine, left[first])
+            bounds.refine(mine, left[first], stop)
             done = done or len(open_) > 0
         if done:
             return True
@@ -164,22 +169,19 @@ def need_columns(
     held = [problem.held(problem.space.vectors[left].astype(np.float64)) for _, left, _ in groups]
     rows = [bounds.rows(tasks, left) for tasks, left, _ in groups]
     offset = float(prices.devices @ problem.room)
-    in_phase = [relaxed.phase_of == phase for phase in range(relaxed.num_phases)]
     for g, (tasks, left, _) in enumerate(groups):
         others, priced = np.zeros((len(left), relaxed.num_tasks)), held[g] @ prices.devices - offset
         for h, (_, _, values) in enumerate(groups):
             if h != g:
                 least = least_beside(problem.room - held[g], held[h], np.column_stack([rows[h], values]))
                 others, priced = others + least[:, :-1], priced + least[:, -1]
-        mine = [mask & np.isin(np.arange(relaxed.num_tasks), tasks) for mask in in_phase]
-        apart = np.stack([others[:, mask].max(axis=1) for mask in in_phase], axis=1)
-        loads = np.stack([rows[g][:, mask].max(axis=1, initial=0.0) for mask in mine], axis=1)
-        weights = np.array([prices.rows[mask].sum() for mask in mine])
-        longest = np.maximum(apart, loads)
+        apart, beside, loads = _by_phase(problem, tasks, rows[g], others)
+        weights = np.bincount(relaxed.phase_of[list(tasks)], prices.rows[list(tasks)], relaxed.num_phases)
+        longest = np.maximum(apart, loads + beside)
         total: Floats = longest.sum(axis=1)
         for i in np.flatnonzero((total < wide) & (priced + loads @ weights < wide)):
             vector = int(left[i])
-            spare = wide - total[i] + longest[i] - loads[i]
+            spare = wide - total[i] + longest[i] - beside[i] - loads[i]
             spare_price = wide - priced[i] - loads[i] @ weights
             cutoffs = {}
             for task in tasks:
@@ -190,7 +192,30 @@ def need_columns(
                 if weights[phase] > 0:
                     most = min(most, float(spare_price / weights[phase]))
                 cutoffs[task] = (seconds + most) * (1 + 1e-9)
-            needed.add(vector, tasks, np.array([*apart[i], *weights, wide, wide - priced[i]]), cutoffs)
+            limits = [*(apart[i] - beside[i]), *weights, wide - beside[i].sum(), wide - priced[i]]
+            needed.add(vector, tasks, np.array(limits), cutoffs)
+
+
+def _by_phase(
+    problem: ExactProblem, tasks: tuple[int, ...], rows: Floats, others: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Per vector and phase: seconds of other groups, what they add to this group's, and this group's own seconds."""
+    relaxed = problem.relaxed
+    number = relaxed.num_phases
+    apart, beside, loads = (np.zeros((len(rows), number)) for _ in range(3))
+    for phase in range(number):
+        members = [task for task in range(relaxed.num_tasks) if relaxed.phase_of[task] == phase]
+        mine = [task for task in members if task in tasks]
+        apart[:, phase] = others[:, members].max(axis=1)
+        if mine:
+            beside[:, phase] = others[:, mine].max(axis=1)
+            loads[:, phase] = rows[:, mine].max(axis=1)
+    foreign = [trainer for trainer, targets in relaxed.targets.items() if not set(targets).isdisjoint(tasks)]
+    last = int(relaxed.phase_of.max())
+    if len(foreign) == 1 and not any(relaxed.phase_of[task] == last for task in tasks):  # a sync keeps the trainer busy
+        beside[:, last] = others[:, foreign[0]]
+        loads[:, last] = rows[:, foreign[0]]
+    return apart, beside, loads
 
 
 def least_beside(room: Floats, held: Floats, values: Floats) -> Floats:

@@ -18,6 +18,8 @@ CHUNK = 16
 Item = tuple[int, int]
 """A task and the number of a vector."""
 
+Fastest = tuple[float, float, float]
+
 _problem: ExactProblem | None = None
 
 
@@ -38,8 +40,8 @@ class Workers:
             self.number = 1
         self.pool: Pool | None = None
 
-    def fastest(self, items: Sequence[Item]) -> list[tuple[float, float]]:
-        """Per item the seconds of the fastest option, and of the fastest with the train task's weights."""
+    def fastest(self, items: Sequence[Item]) -> list[Fastest]:
+        """Per item the seconds of the fastest option, of the fastest with the train task's weights, and of the least sync."""
         if self.number == 1 or len(items) < FEWEST_ITEMS:
             return [_fastest(self.problem, item) for item in items]
         if self.pool is None:
@@ -60,15 +62,17 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the workers
 
 
-def _fastest_here(item: Item) -> tuple[float, float]:
+def _fastest_here(item: Item) -> Fastest:
     assert _problem is not None
     return _fastest(_problem, item)
 
 
-def _fastest(problem: ExactProblem, item: Item) -> tuple[float, float]:
+def _fastest(problem: ExactProblem, item: Item) -> Fastest:
     task, vector = item
+    relaxed, finder = problem.relaxed, problem.finder
     key = problem.space.key(problem.space.vectors[vector])
-    best = problem.finder.fastest(task, key)
-    if task not in problem.relaxed.trainers:
-        return best, best
-    return best, min(best, problem.finder.fastest_shared(task, problem.relaxed.trainers[task], key))
+    best = together = finder.fastest(task, key)
+    if task in relaxed.trainers:
+        together = min(best, finder.fastest_shared(task, relaxed.trainers[task], key))
+    receives = any(task in targets for targets in relaxed.targets.values())
+    return best, together, finder.least_sync(task, key) if receives else 0.0

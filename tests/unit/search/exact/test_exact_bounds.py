@@ -7,12 +7,22 @@ import random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hetrl.cost.model import CostModel
+from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES
 from hetrl.cost.unit import UnitCosts
+from hetrl.search.exact.columns import TaskBounds
 from hetrl.search.exact.problem import ExactProblem, declared_options
 from hetrl.search.exact.relaxation import Relaxation, first_prices, lagrangian_bound
+from hetrl.search.exact.space import packings
+from hetrl.search.exact.workers import Workers
+from hetrl.search.level5_refine import fastest_layers
 from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.exact_groups import GroupColumns, relocated
+from hetrl_kernels.layer_times import replica_seconds
+from hetrl_kernels.layouts import Devices
+from hetrl_kernels.options import Option
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +103,83 @@ def test_fastest_and_front_are_those_of_all_declared_options(guide: ExactProblem
                 )
                 checked += 1
     assert checked > 500
+
+
+def test_syncs_are_bounded_by_those_from_every_layout_elsewhere(guide: ExactProblem) -> None:
+    rng = random.Random(7)
+    names = [task.name for task in guide.job.workflow.tasks]
+    engine, trainer = names.index("actor_generate"), names.index("actor_train")
+    bounds = TaskBounds(guide, Workers(guide, 1))
+    numbers = {tuple(int(each) for each in row): number for number, row in enumerate(guide.space.vectors)}
+    checked = 0
+    for vector in rng.sample(sorted(numbers), 12):
+        rest = tuple(int(all_) - mine for all_, mine in zip(guide.space.capacity, vector, strict=True))
+        targets = declared_options(guide, engine, vector)[:6]
+        least = guide.finder.least_sync(engine, guide.space.key(vector))
+        if rest not in numbers or not targets:
+            continue
+        assert bounds.syncs[engine][numbers[vector]] <= least * (1 + 1e-12)
+        floors = [guide.finder.sync_floor(target) for target in targets]
+        assert least <= min(floors) * (1 + 1e-12)
+        for maps in packings(guide.space, [vector, rest]):
+            here = Devices(guide.kernel_tables, _moved(guide.space.counts(rest), maps[1]))
+            for source in declared_options(guide, trainer, rest)[:20]:
+                moved = relocated(source, maps[1], here)
+                for target, floor in zip(targets, floors, strict=True):
+                    there = Devices(guide.kernel_tables, _moved(guide.space.counts(vector), maps[0]))
+                    seconds = guide.steps.weight_sync(moved, relocated(target, maps[0], there))
+                    assert seconds >= floor * (1 - 1e-12)
+                    checked += 1
+    assert checked > 200
+
+
+def _moved(counts: NDArray[np.int32], to: NDArray[np.int32]) -> NDArray[np.int32]:
+    here = np.zeros_like(counts)
+    here[to[counts > 0]] = counts[counts > 0]
+    return here
+
+
+def test_columns_keep_the_limit_of_all_phases_together(guide: ExactProblem) -> None:
+    tasks = tuple(number for number, task in enumerate(guide.job.workflow.tasks) if task.kind == "score")
+    vector = tuple(int(each) for each in guide.space.capacity)
+    key = guide.space.key(vector)
+    fastest = {task: guide.finder.fastest(task, key) for task in tasks}
+    fronts = {task: guide.finder.front(task, key, 1.5 * seconds) for task, seconds in fastest.items()}
+    phases = guide.relaxed.num_phases
+
+    def steps(limit: float) -> list[float]:
+        limits = np.zeros((1, 2 * phases + 2))
+        limits[:, -2:] = limit, np.inf
+        search = GroupColumns(guide.finder, tasks, key, fronts, {}, guide.relaxed.phase_of, limits, 20_000, np.inf)
+        columns = [guide.column(tasks, vector, options) for options in search.run()]
+        return sorted(sum(option.seconds for option in column.options) for column in columns)
+
+    everything = steps(np.inf)
+    assert len(everything) > 2
+    assert everything[0] >= sum(fastest.values()) * (1 - 1e-12)
+    middle = everything[len(everything) // 2]
+    assert steps(middle) == [each for each in everything if each < middle]
+    assert steps(everything[0]) == []
+
+
+def test_layers_of_the_fastest_training_are_hardly_improved_by_moving_them_one_by_one(guide: ExactProblem) -> None:
+    trainer = [task.name for task in guide.job.workflow.tasks].index("actor_train")
+    vector = tuple(int(each) for each in guide.space.capacity)
+    mixed = 0
+    for option in sorted(declared_options(guide, trainer, vector), key=lambda each: each.seconds)[:40]:
+        nodes, layers = zip(*option.stages()[0], strict=True)
+        if len({int(guide.tables.node_type[node]) for node in nodes}) == 1 or len(option.stages()) > 1:
+            continue
+
+        def seconds(split: tuple[int, ...], option: Option = option, nodes: tuple[int, ...] = nodes) -> float:
+            degree = option.degree
+            return replica_seconds(
+                guide.kernel_tables, trainer, TENSOR_DEGREES.index(degree), degree,
+                MICRO_BATCHES.index(option.micro_batch), option.micro_batch, option.recompute, nodes, split,
+                option.shares()[0],
+            )  # fmt: skip
+
+        mixed += 1
+        best = seconds(fastest_layers(layers, seconds))
+        assert best >= seconds(layers) * (1 - 0.06)
+    assert mixed
