@@ -46,7 +46,7 @@ cdef class TrainingBound:
     cdef const long[:, :, ::1] slots
     cdef const long[:, ::1] setting_degree
     cdef const double[:, ::1] setting
-    cdef const double[:, ::1] speed, by_layer, head, joint_speed
+    cdef const double[:, ::1] speed, by_layer, head
     cdef const long[:, ::1] fastest, quickest
     cdef long[MAX_TYPES] count, groups
     cdef double[MAX_TYPES] host
@@ -65,7 +65,7 @@ cdef class TrainingBound:
         self.pipelines, self.replicas, self.inside = tables.pipelines, tables.replicas, tables.inside
         self.most_groups, self.slots = tables.most_groups, tables.slots
         self.setting_degree, self.setting = tables.setting_degree, tables.setting
-        self.speed, self.by_layer, self.head, self.joint_speed = tables.speed, tables.by_layer, tables.head, tables.joint_speed
+        self.speed, self.by_layer, self.head = tables.speed, tables.by_layer, tables.head
         self.fastest, self.quickest = tables.fastest, tables.quickest
         self.num_types, self.num_pipelines = self.room.shape[0], self.pipelines.shape[0]
         self.num_replicas, self.num_settings = self.replicas.shape[0], self.setting.shape[0]
@@ -132,16 +132,15 @@ cdef class TrainingBound:
         self, long q, long r, long stages, long fewest, long most, long alone, double best) noexcept nogil:
         """The least of ``best`` and one P and R."""
         cdef double work = self.setting[q, 0], amount = self.setting[q, 1], micro_batch = self.setting[q, 2]
-        cdef double prompt = self.setting[q, 3], flowing, by_stage, by_pass, once, slowest, pipelined, seconds, rest
-        cdef double biggest, size, in_flight, step, z, reduce
+        cdef double prompt = self.setting[q, 3], flowing, by_stage, by_pass, slowest, pipelined, seconds, rest
+        cdef double biggest, size, in_flight, step, z
         cdef long share = (self.num_prompts + most - 1) // most, sharding, on_host, degree_index = self.setting_degree[q, 0]
         flowing = self.flowing(q, stages, most)
         if flowing >= best:
             return best
         self.busiest(q, share, stages, &by_stage, &by_pass)
-        once = self.setting[q, 9] * by_pass
         slowest = self.dealt(q, stages, NULL, 0, 0.0)
-        pipelined = largest(flowing, by_stage * slowest + once)
+        pipelined = largest(flowing, self.passed(q, stages, self.groups, by_stage, by_pass, slowest))
         if pipelined >= best:
             return best
         biggest = share * prompt
@@ -159,11 +158,11 @@ cdef class TrainingBound:
                 seconds = pipelined
                 if alone >= 0:
                     z = self.longest_stage(q, sharding, on_host, stages, most, alone, size, in_flight)
-                    seconds = largest(seconds, by_stage * z + once)
-                rest = self.placed(q, r, sharding, on_host, stages, fewest, most, by_stage, once, seconds, best - step)
+                    seconds = largest(seconds, self.passed(q, stages, self.groups, by_stage, by_pass, z))
+                rest = self.placed(q, r, sharding, on_host, stages, fewest, most, by_stage, by_pass, seconds, best - step)
                 seconds = rest + step
                 if on_host and most == 1:
-                    seconds = largest(seconds, self.joint(q, stages, by_stage) + once)
+                    seconds = largest(seconds, self.joint(q, stages, by_stage, by_pass))
                 best = least(best, seconds)
         return best
 
@@ -235,6 +234,50 @@ cdef class TrainingBound:
             if amount - most_share * (1.0 + phi * (stages - 1.0)) - 1.0 > high:
                 break  # more prompts take longer
         by_stage[0], by_pass[0] = low, (high - low) / stages
+
+    cdef double passed(
+        self, long q, long stages, const long* slots, double by_stage, double by_pass, double slowest) noexcept nogil:
+        """Least of ``by_stage z + by_pass S`` over stages that take z seconds at most, at least ``slowest``, S together.
+
+        The longer the slowest stage, the more layers may lie on the fastest types; the sum is least at a z where these
+        types hold all layers.
+        """
+        cdef double rate = 0.0, seconds, best = INFINITY, head = INFINITY
+        cdef double[MAX_TYPES] each
+        cdef long left = stages, i, kind, number
+        if self.by_layer[q, self.quickest[q, 0]] <= 0.0:
+            return by_stage * slowest + by_pass * self.setting[q, 9]
+        for i in range(self.num_types):
+            kind = self.quickest[q, i]
+            number = min(left, slots[kind])
+            left -= number
+            each[i] = number / self.by_layer[q, kind]
+            rate += each[i]
+            if number > 0:
+                head = least(head, self.head[q, kind])
+        slowest = largest(slowest, self.num_layers / rate)
+        best = by_stage * slowest + by_pass * self.through(q, each, slowest)
+        rate = 0.0
+        for i in range(self.num_types):
+            if each[i] == 0.0:
+                continue
+            rate += each[i]
+            seconds = self.num_layers / rate
+            if seconds <= slowest:
+                break
+            best = least(best, by_stage * seconds + by_pass * self.through(q, each, seconds))
+        return best + by_pass * head
+
+    cdef inline double through(self, long q, const double* each, double slowest) noexcept nogil:
+        """Seconds of all layers where types take ``each`` layers per second of the slowest stage, the quickest first."""
+        cdef double left = self.num_layers, here, result = 0.0
+        cdef long i
+        for i in range(self.num_types):
+            here = least(left, each[i] * slowest)
+            if here > 0.0:
+                left -= here
+                result += here * self.by_layer[q, self.quickest[q, i]]
+        return result
 
     cdef double dealt(
         self, long q, long stages, const long* slots, long crossing, double state) noexcept nogil:
@@ -368,7 +411,7 @@ cdef class TrainingBound:
 
     cdef double placed(
         self, long q, long r, long sharding, bint on_host, long stages, long fewest, long most, double by_stage,
-        double once, double pipelined, double limit,
+        double by_pass, double pipelined, double limit,
     ) noexcept nogil:
         """Pipeline and gradient reduce. Either every stage's ring lies in one node, or some stages' rings do not.
 
@@ -377,7 +420,7 @@ cdef class TrainingBound:
         """
         cdef long[MAX_TYPES] here
         cdef long y, num_inside = 0, crossing, flows, most_inside
-        cdef double state, z, reduce, layers, result = INFINITY
+        cdef double state, z, reduce, layers, seconds, result = INFINITY
         if fewest == 1:
             return pipelined
         for y in range(self.num_types):
@@ -391,7 +434,7 @@ cdef class TrainingBound:
                 largest(self.weights / stages, layers * self.layer_weights))
             if pipelined + reduce < limit:
                 z = self.dealt(q, stages, here, 0, state)
-                result = largest(pipelined, by_stage * z + once) + reduce
+                result = largest(pipelined, self.passed(q, stages, here, by_stage, by_pass, z)) + reduce
         if self.bandwidth <= 0.0:
             return result
         most_inside = min(num_inside, stages - 1)
@@ -409,9 +452,12 @@ cdef class TrainingBound:
                 if crossing * stages >= self.num_layers:
                     break
                 continue
-            z = self.dealt(q, stages, here, crossing, state) if most_inside > 0 else 0.0
-            result = least(result, largest(pipelined, by_stage * z + once) + reduce)
-            if by_stage * z + once <= pipelined and crossing * stages >= self.num_layers:
+            seconds = pipelined
+            if most_inside > 0:
+                z = self.dealt(q, stages, here, crossing, state)
+                seconds = largest(seconds, self.passed(q, stages, self.groups, by_stage, by_pass, z))
+            result = least(result, seconds + reduce)
+            if seconds <= pipelined and crossing * stages >= self.num_layers:
                 break
         return result
 
@@ -470,24 +516,35 @@ cdef class TrainingBound:
             through += here * self.type_bandwidth[kind]
         return self.step_scale * state / self.setting_degree[q, 1] / through
 
-    cdef double joint(self, long q, long stages, double by_stage) noexcept nogil:
+    cdef double joint(self, long q, long stages, double by_stage, double by_pass) noexcept nogil:
         """Pipeline and host optimizer step of a single replica: both depend on which type holds which layers.
 
-        With the fraction x_y of the model on type y, ``x_y <= z rho_y`` for the pipeline and ``x_y <= u H_y`` for the
-        step; ``by_stage z + updates u`` is least at one of the ratios u / z at which a type changes sides.
+        With the fraction x_y of the layers on type y, ``x_y <= z rho_y`` for the pipeline and ``x_y <= u H_y`` for the
+        step; ``by_stage z + updates u + by_pass sum_y x_y A_y`` is least where a type changes sides and the quickest
+        types hold all layers.
         """
-        cdef double best = INFINITY, ratio, through, pipe, work = self.setting[q, 13]
-        cdef long kind, y
-        if self.joint_states <= 0.0 or work <= 0.0:
+        cdef double best = INFINITY, ratio, through, passing, cap, z
+        cdef double[MAX_TYPES] pipe, host
+        cdef long i, y, turn
+        if self.joint_states <= 0.0:
             return 0.0
-        for kind in range(self.num_types):
-            pipe = min(self.groups[kind], stages) * self.joint_speed[q, kind] / work
-            if pipe <= 0.0 or self.host[kind] <= 0.0:
+        for y in range(self.num_types):
+            pipe[y] = host[y] = 0.0
+            if self.groups[y] > 0:
+                pipe[y] = min(self.groups[y], stages) / (self.by_layer[q, y] * self.num_layers)
+                host[y] = self.host[y] / (self.joint_states * self.step_scale * self.updates)
+        for turn in range(self.num_types):
+            if pipe[turn] <= 0.0 or host[turn] <= 0.0:
                 continue
-            ratio = pipe / (self.host[kind] / self.joint_states)
-            through = 0.0
-            for y in range(self.num_types):
-                pipe = min(self.groups[y], stages) * self.joint_speed[q, y] / work
-                through += least(pipe, ratio * self.host[y] / self.joint_states)
-            best = least(best, (by_stage + self.updates * self.step_scale * ratio) / through)
+            ratio = pipe[turn] / host[turn]
+            through = passing = 0.0
+            for i in range(self.num_types):
+                y = self.quickest[q, i]
+                cap = least(pipe[y], ratio * host[y])
+                if cap <= 0.0:
+                    continue
+                through += cap
+                passing += cap * self.by_layer[q, y] * self.num_layers
+                z = 1.0 / through
+                best = least(best, (by_stage + ratio) * z + by_pass * passing * z)
         return 0.0 if best == INFINITY else best

@@ -60,7 +60,6 @@ class TrainingTables(NamedTuple):
     speed: Floats  # [Q, Y]
     by_layer: Floats  # [Q, Y] seconds of a layer; 0 where layers differ, infinite on types that do not train
     head: Floats  # [Q, Y]
-    joint_speed: Floats  # [Q, Y] of the layers alone
     fastest: Ints  # [Q, Y]
     quickest: Ints  # [Q, Y] by a layer's seconds
 
@@ -79,7 +78,6 @@ SETTING = (
     "first_parameters",
     "last_parameters",
     "logits_bytes",  # of one sequence
-    "joint_work",
 )
 """Columns of `TrainingTables.setting`."""
 
@@ -161,7 +159,6 @@ def training_tables(job: Job, tables: CostTables, index: int) -> TrainingTables:
         speed=speed,
         by_layer=by_layer,
         head=stacked([each.head for each in settings]),
-        joint_speed=stacked([each.joint_speed for each in settings]),
         fastest=np.argsort(-speed, axis=1, kind="stable"),
         quickest=np.argsort(by_layer, axis=1, kind="stable"),
     )
@@ -176,7 +173,6 @@ class Setting:
     speed: Floats
     by_layer: Floats
     head: Floats
-    joint_speed: Floats
 
 
 def _setting(
@@ -199,7 +195,6 @@ def _setting(
     with np.errstate(invalid="ignore", divide="ignore"):
         share = (updates * update / whole)[usable]
         ahead = (forward.weighted(train, 1.0) / update)[usable]
-    joint_work, joint_speed = rates(whole, np.append(forward.counts, 0).astype(np.float64), usable)
     spread = (1.0 + float(tables.type_allowance[:, 3].min())) * batch.max_sequence_tokens
     kept = float(tables.model_hidden_bytes[model])
     if not recompute:
@@ -219,7 +214,6 @@ def _setting(
         "first_parameters": float(tables.model_outside[model, 0]) / degree,
         "last_parameters": float(tables.model_outside[model, 1]) / degree,
         "logits_bytes": float(tables.model_logits[model, degree_index]) * float(tables.model_is_lm[model]) * spread,
-        "joint_work": joint_work,
     }
     return Setting(
         degree_index=degree_index,
@@ -227,7 +221,6 @@ def _setting(
         speed=speed,
         by_layer=np.where(usable, whole[:, 0], np.inf),
         head=whole[:, -1],
-        joint_speed=joint_speed,
     )
 
 
