@@ -30,16 +30,27 @@ cdef inline double largest(double a, double b) noexcept nogil:
     return a if a > b else b
 
 
+cdef struct Slots:
+    # Kinds of stages by the types of their groups, the type with the fastest links first.
+    long num_types
+    long[MAX_TYPES] kind
+    long[MAX_TYPES] inside  # stages that may have their ring in one node of the type
+    long[MAX_TYPES] until  # stages that may have groups of the types so far only
+    double[MAX_TYPES] cap  # layers that fit into memory
+    double[MAX_TYPES] between  # layers that a stage with a ring between nodes may have
+    bint crosses  # whether some stage's ring lies between nodes
+
+
 cdef class TrainingBound:
     """The lowered task; arrays as in `hetrl.search.bounds.training.TrainingTables`."""
 
     cdef public long num_points  # points worked out so far
     cdef long num_types, num_layers, num_prompts, num_nodes, num_pipelines, num_replicas, num_settings
     cdef double updates, weights, gradients, optimizer, parameters, layer_gradients, layer_weights
-    cdef double reduce_scale, step_scale, gradient_exposed, gather_exposed, latency, bandwidth, joint_states
-    cdef const double[::1] room, type_bandwidth
+    cdef double reduce_scale, step_scale, gradient_exposed, gather_exposed, joint_states
+    cdef const double[::1] room, type_bandwidth, latency, bandwidth
     cdef const double[:, ::1] host_bandwidth
-    cdef const long[::1] roomiest, widest, pipelines
+    cdef const long[::1] roomiest, widest, linked, pipelines
     cdef const long[:, ::1] replicas
     cdef const double[:, :, :, ::1] inside
     cdef const long[:, ::1] most_groups
@@ -58,7 +69,7 @@ cdef class TrainingBound:
         self.layer_gradients, self.layer_weights = tables.layer_states
         self.reduce_scale, self.step_scale = tables.scales
         self.gradient_exposed, self.gather_exposed = tables.exposed
-        self.latency, self.bandwidth = tables.link
+        self.latency, self.bandwidth, self.linked = tables.latency, tables.bandwidth, tables.linked
         self.joint_states = tables.joint_states
         self.room, self.type_bandwidth, self.host_bandwidth = tables.room, tables.type_bandwidth, tables.host_bandwidth
         self.roomiest, self.widest = tables.roomiest, tables.widest
@@ -131,16 +142,14 @@ cdef class TrainingBound:
     cdef double of_class(
         self, long q, long r, long stages, long fewest, long most, long alone, double best) noexcept nogil:
         """The least of ``best`` and one P and R."""
-        cdef double work = self.setting[q, 0], amount = self.setting[q, 1], micro_batch = self.setting[q, 2]
-        cdef double prompt = self.setting[q, 3], flowing, by_stage, by_pass, slowest, pipelined, seconds, rest
-        cdef double biggest, size, in_flight, step, z
-        cdef long share = (self.num_prompts + most - 1) // most, sharding, on_host, degree_index = self.setting_degree[q, 0]
-        flowing = self.flowing(q, stages, most)
-        if flowing >= best:
+        cdef double micro_batch = self.setting[q, 2], prompt = self.setting[q, 3]
+        cdef double biggest, size, in_flight, step, z, slowest, pipelined, seconds, rest
+        cdef long share = (self.num_prompts + most - 1) // most, sharding, on_host
+        pipelined = self.flowing(q, stages, most)
+        if pipelined >= best:
             return best
-        self.busiest(q, share, stages, &by_stage, &by_pass)
-        slowest = self.dealt(q, stages, NULL, 0, 0.0)
-        pipelined = largest(flowing, self.passed(q, stages, self.groups, by_stage, by_pass, slowest))
+        slowest = self.dealt(q, stages, NULL)
+        pipelined = largest(pipelined, self.busiest(q, share, stages, self.groups, slowest))
         if pipelined >= best:
             return best
         biggest = share * prompt
@@ -158,11 +167,11 @@ cdef class TrainingBound:
                 seconds = pipelined
                 if alone >= 0:
                     z = self.longest_stage(q, sharding, on_host, stages, most, alone, size, in_flight)
-                    seconds = largest(seconds, self.passed(q, stages, self.groups, by_stage, by_pass, z))
-                rest = self.placed(q, r, sharding, on_host, stages, fewest, most, by_stage, by_pass, seconds, best - step)
+                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
+                rest = self.placed(q, r, sharding, on_host, stages, fewest, most, share, seconds, best - step)
                 seconds = rest + step
                 if on_host and most == 1:
-                    seconds = largest(seconds, self.joint(q, stages, by_stage, by_pass))
+                    seconds = largest(seconds, self.joint(q, stages))
                 best = least(best, seconds)
         return best
 
@@ -212,125 +221,155 @@ cdef class TrainingBound:
             result = least(result, work * (amount + per_group * number) / throughput)
         return result
 
-    cdef void busiest(self, long q, long share, long stages, double* by_stage, double* by_pass) noexcept nogil:
-        """Numbers (b, c): a replica with at least ``share`` prompts needs ``b z + c S`` seconds.
+    cdef double busiest(self, long q, long share, long stages, const long* slots, double slowest) noexcept nogil:
+        """Seconds of a replica with at least ``share`` prompts, whose slowest stage takes at least ``slowest``.
 
-        The seconds are linear in S / z, which is at most P, and the least of lines over all shares is above the
-        chord between its ends.
+        With m micro-batches, ``fill`` full, stage j of A_j seconds needs ``fill (kappa_j A_j + S)``, S being all stages'
+        seconds, and kappa_j is smallest for the first stage. Stages lie on the quickest types of ``slots``.
         """
-        cdef double prompt = self.setting[q, 3], least_share = self.setting[q, 4], most_share = self.setting[q, 5]
-        cdef double phi = self.setting[q, 6], amount, number, fill, value, low = INFINITY, high = INFINITY
-        cdef long i
-        if stages == 1:
-            by_stage[0], by_pass[0] = share * prompt, 0.0
-            return
-        for i in range(2 + <long>(stages / prompt)):
-            amount = (share + i) * prompt
+        cdef double prompt = self.setting[q, 3], low = self.setting[q, 4], high = self.setting[q, 5]
+        cdef double phi = self.setting[q, 6], amount, number, fill, kappa, rate, value, head = INFINITY, best = INFINITY
+        cdef double[MAX_TYPES] each
+        cdef long[MAX_TYPES] take
+        cdef long left = stages, i, j, turn, position, kind, num_kinds = 0
+        if self.by_layer[q, self.quickest[q, 0]] <= 0.0:  # layers of several kinds
+            amount = share * prompt
+            return low * self.setting[q, 9] * amount / (amount + 1.0)
+        for i in range(self.num_types):
+            kind = self.quickest[q, i]
+            take[i] = min(left, slots[kind])
+            left -= take[i]
+            if take[i] > 0:
+                num_kinds = i + 1
+                head = least(head, self.head[q, kind])
+        for turn in range(min(2 + <long>(stages / prompt), self.num_prompts - share + 1)):
+            amount = (share + turn) * prompt
             number = ceil(amount)
             fill = amount / number
-            value = fill * (number - most_share * (1.0 + phi * (least(number, stages) - 1.0)))
-            low = least(low, value)
-            high = least(high, value + fill * least_share * stages)
-            if amount - most_share * (1.0 + phi * (stages - 1.0)) - 1.0 > high:
+            if (amount - high * (1.0 + phi * (stages - 1.0))) * slowest >= best:
                 break  # more prompts take longer
-        by_stage[0], by_pass[0] = low, (high - low) / stages
+            position, rate = 0, 0.0
+            for i in range(num_kinds):  # layers per second of kappa_j A_j
+                each[i] = 0.0
+                for j in range(take[i]):
+                    kappa = number - high * (1.0 + phi * (least(number, stages - position) - 1.0))
+                    each[i] += 1.0 / largest(kappa, 1e-9) / self.by_layer[q, self.quickest[q, i]]
+                    position += 1
+                rate += each[i]
+            kappa = number - high * (1.0 + phi * (least(number, stages) - 1.0))
+            value = self.passed(q, num_kinds, each, largest(kappa * slowest, self.num_layers / rate), low)
+            best = least(best, fill * (value + low * head))
+        return best
 
-    cdef double passed(
-        self, long q, long stages, const long* slots, double by_stage, double by_pass, double slowest) noexcept nogil:
-        """Least of ``by_stage z + by_pass S`` over stages that take z seconds at most, at least ``slowest``, S together.
+    cdef double passed(self, long q, long num_kinds, const double* each, double slowest, double low) noexcept nogil:
+        """Least of K and ``low`` times the seconds of a pass where types take ``each`` layers per second of K.
 
-        The longer the slowest stage, the more layers may lie on the fastest types; the sum is least at a z where these
-        types hold all layers.
+        The larger K, at least ``slowest``, the more layers may lie on the quickest types; the sum is least at a K where
+        these hold all layers.
         """
-        cdef double rate = 0.0, seconds, best = INFINITY, head = INFINITY
-        cdef double[MAX_TYPES] each
-        cdef long left = stages, i, kind, number
-        if self.by_layer[q, self.quickest[q, 0]] <= 0.0:
-            return by_stage * slowest + by_pass * self.setting[q, 9]
-        for i in range(self.num_types):
-            kind = self.quickest[q, i]
-            number = min(left, slots[kind])
-            left -= number
-            each[i] = number / self.by_layer[q, kind]
-            rate += each[i]
-            if number > 0:
-                head = least(head, self.head[q, kind])
-        slowest = largest(slowest, self.num_layers / rate)
-        best = by_stage * slowest + by_pass * self.through(q, each, slowest)
-        rate = 0.0
-        for i in range(self.num_types):
-            if each[i] == 0.0:
-                continue
-            rate += each[i]
-            seconds = self.num_layers / rate
-            if seconds <= slowest:
-                break
-            best = least(best, by_stage * seconds + by_pass * self.through(q, each, seconds))
-        return best + by_pass * head
-
-    cdef inline double through(self, long q, const double* each, double slowest) noexcept nogil:
-        """Seconds of all layers where types take ``each`` layers per second of the slowest stage, the quickest first."""
-        cdef double left = self.num_layers, here, result = 0.0
-        cdef long i
-        for i in range(self.num_types):
-            here = least(left, each[i] * slowest)
-            if here > 0.0:
+        cdef double rate = 0.0, k = slowest, best = INFINITY, left, here, through
+        cdef long i, j
+        for i in range(-1, num_kinds):
+            if i >= 0:
+                if each[i] == 0.0:
+                    continue
+                rate += each[i]
+                k = self.num_layers / rate
+                if k <= slowest:
+                    break
+            left, through = self.num_layers, 0.0
+            for j in range(num_kinds):
+                here = least(left, each[j] * k)
                 left -= here
-                result += here * self.by_layer[q, self.quickest[q, i]]
-        return result
+                through += here * self.by_layer[q, self.quickest[q, j]]
+            best = least(best, k + low * through)
+        return best
 
-    cdef double dealt(
-        self, long q, long stages, const long* slots, long crossing, double state) noexcept nogil:
+    cdef double dealt(self, long q, long stages, const Slots* slots) noexcept nogil:
         """Seconds of the slowest stage where whole layers are dealt to P stages so that it is as fast as can be.
 
-        With ``slots`` so many stages may be on each type, and the others, at least one, hold ``crossing`` layers at
-        most; a layer takes ``state`` bytes. Infinite if that is not possible.
+        Without ``slots`` to the P quickest groups; else as they say, and infinite if that is not possible.
         """
         cdef double low = 0.0, high = 0.0, middle
-        cdef long i, turn, kind
-        cdef double[MAX_TYPES] cap
+        cdef long y, turn
         if self.by_layer[q, self.quickest[q, 0]] <= 0.0:
             return 0.0  # layers of several kinds
-        for i in range(self.num_types):
-            kind = self.quickest[q, i]
-            cap[kind] = self.num_layers
-            if state > 0.0:
-                cap[kind] = least(cap[kind], floor(self.room[kind] / state * (1 + 1e-12)))
-            if self.groups[kind] > 0:
-                high = largest(high, self.by_layer[q, kind] * self.num_layers)
-        if self.most_layers(q, stages, slots, crossing, cap, high) < self.num_layers:
+        for y in range(self.num_types):
+            if self.groups[y] > 0:
+                high = largest(high, self.by_layer[q, y] * self.num_layers)
+        if slots != NULL and self.most_layers(q, stages, slots, high) < self.num_layers:
             return INFINITY
         for turn in range(NUM_HALVINGS):
             middle = (low + high) / 2
-            if self.most_layers(q, stages, slots, crossing, cap, middle) >= self.num_layers:
+            if (self.quickest_layers(q, stages, middle) if slots == NULL else self.most_layers(q, stages, slots, middle)) \
+                    >= self.num_layers:
                 high = middle
             else:
                 low = middle
         return low
 
-    cdef double most_layers(
-        self, long q, long stages, const long* slots, long crossing, const double* cap, double slowest) noexcept nogil:
-        """Layers that P stages hold at most where none takes longer than ``slowest``."""
-        cdef double result = crossing, most
-        cdef double[MAX_TYPES] each
-        cdef long left = stages - 1 if crossing > 0 else stages, i, kind, best, number
+    cdef double quickest_layers(self, long q, long stages, double slowest) noexcept nogil:
+        """Layers that the P quickest groups hold at most where none takes longer than ``slowest``."""
+        cdef double result = 0.0
+        cdef long left = stages, i, kind, number
         for i in range(self.num_types):
             kind = self.quickest[q, i]
-            each[i] = 0.0
-            if (self.groups[kind] if slots == NULL else slots[kind]) > 0:
-                each[i] = least(cap[kind], floor(slowest / self.by_layer[q, kind]))
-        while left > 0:
-            most, best = crossing, -1
-            for i in range(self.num_types):
-                if each[i] > most:
-                    most, best = each[i], i
+            number = min(left, self.groups[kind])
+            left -= number
+            if number > 0:
+                result += number * floor(slowest / self.by_layer[q, kind])
+        return result
+
+    cdef double most_layers(self, long q, long stages, const Slots* slots, double slowest) noexcept nogil:
+        """Layers that P stages hold at most where no stage with its ring in one node takes longer than ``slowest``.
+
+        Kinds of stages are taken by the number of layers. Stages that have no groups but of the types with the fastest
+        links up to some type are limited by the number of these groups: sets inside each other, so this is best.
+        """
+        cdef double result = 0.0, most, here
+        cdef double[MAX_TYPES] inside
+        cdef long[MAX_TYPES] free_inside, free_until
+        cdef bint[MAX_TYPES] between
+        cdef long left = stages, i, j, best, number, crossing = 0
+        cdef bint best_inside
+        for i in range(slots.num_types):
+            inside[i] = least(slots.cap[i], floor(slowest / self.by_layer[q, slots.kind[i]]))
+            free_inside[i], free_until[i], between[i] = slots.inside[i], slots.until[i], slots.between[i] > 0
+        if slots.crosses:  # at least one stage's ring does
+            best = -1
+            for i in range(slots.num_types):
+                if between[i] and free_until[i] > 0 and (best < 0 or slots.between[i] > slots.between[best]):
+                    best = i
             if best < 0:
-                return result + <double>left * crossing
-            kind = self.quickest[q, best]
-            number = min(left, self.groups[kind] if slots == NULL else slots[kind])
+                return 0.0
+            result = slots.between[best]
+            left -= 1
+            for j in range(best, slots.num_types):
+                free_until[j] -= 1
+        while left > 0:
+            best, most, best_inside = -1, 0.0, False
+            for i in range(slots.num_types):
+                number = free_until[i]
+                for j in range(i + 1, slots.num_types):
+                    number = min(number, free_until[j])
+                if number <= 0:
+                    continue
+                if free_inside[i] > 0 and inside[i] > most:
+                    best, most, best_inside = i, inside[i], True
+                if between[i] and slots.between[i] > most:
+                    best, most, best_inside = i, slots.between[i], False
+            if best < 0:
+                return result
+            number = left
+            for j in range(best, slots.num_types):
+                number = min(number, free_until[j])
+            if best_inside:
+                number = min(number, free_inside[best])
+                free_inside[best] -= number
+            for j in range(best, slots.num_types):
+                free_until[j] -= number
             result += number * most
             left -= number
-            each[best] = 0.0
         return result
 
     # ---- memory
@@ -410,8 +449,8 @@ cdef class TrainingBound:
     # ---- gradients and optimizer
 
     cdef double placed(
-        self, long q, long r, long sharding, bint on_host, long stages, long fewest, long most, double by_stage,
-        double by_pass, double pipelined, double limit,
+        self, long q, long r, long sharding, bint on_host, long stages, long fewest, long most, long share,
+        double pipelined, double limit,
     ) noexcept nogil:
         """Pipeline and gradient reduce. Either every stage's ring lies in one node, or some stages' rings do not.
 
@@ -419,44 +458,67 @@ cdef class TrainingBound:
         between nodes hold at most so many layers, each of which has to cross the network.
         """
         cdef long[MAX_TYPES] here
-        cdef long y, num_inside = 0, crossing, flows, most_inside
-        cdef double state, z, reduce, layers, seconds, result = INFINITY
+        cdef long i, j, y, num_inside = 0, crossing, flows, most_inside, until = 0
+        cdef double state, z, reduce, next_reduce, layers, seconds, result = INFINITY
+        cdef Slots slots
         if fewest == 1:
             return pipelined
-        for y in range(self.num_types):
+        state = self.sharded(sharding, on_host, most) / self.parameters * self.setting[q, 8] + self.setting[q, 7]
+        slots.num_types = 0
+        for j in range(self.num_types):
+            y = self.linked[j]
+            if self.groups[y] == 0:
+                here[y] = 0
+                continue
+            i = slots.num_types
+            slots.num_types += 1
             here[y] = min(self.slots[self.setting_degree[q, 0], r, y], self.groups[y] // fewest)
             num_inside += here[y]
-        state = self.sharded(sharding, on_host, most) / self.parameters * self.setting[q, 8] + self.setting[q, 7]
+            until += self.groups[y]
+            slots.kind[i], slots.inside[i], slots.until[i], slots.between[i] = y, here[y], until // fewest, 0.0
+            slots.cap[i] = least(self.num_layers, floor(self.room[y] / state * (1 + 1e-12)))
+        slots.crosses = False
         if num_inside >= stages:
             layers = ceil(<double>self.num_layers / stages)
             reduce = self.updates * self.reduce_inside(
                 q, r, sharding, most, here, largest(self.gradients / stages, layers * self.layer_gradients),
                 largest(self.weights / stages, layers * self.layer_weights))
             if pipelined + reduce < limit:
-                z = self.dealt(q, stages, here, 0, state)
-                result = largest(pipelined, self.passed(q, stages, here, by_stage, by_pass, z)) + reduce
-        if self.bandwidth <= 0.0:
+                z = self.dealt(q, stages, &slots)
+                result = largest(pipelined, self.busiest(q, share, stages, here, z)) + reduce
+        y = slots.kind[0]
+        if self.bandwidth[y] <= 0.0:
             return result
+        slots.crosses = True
         most_inside = min(num_inside, stages - 1)
         flows = stages - most_inside if self.num_nodes == 2 else 1
+        next_reduce = self.reduce_between(q, sharding, fewest, most, y, 1, flows)
         for crossing in range(1, self.num_layers + 1):
+            reduce = next_reduce
+            next_reduce = self.reduce_between(q, sharding, fewest, most, y, crossing + 1, flows)
             if most_inside == 0 and crossing * stages < self.num_layers:
                 continue
-            reduce = self.reduce_between(q, sharding, fewest, most, crossing, flows)
             if crossing * stages < self.num_layers:
                 layers = ceil(crossing + (<double>self.num_layers - crossing * stages) / most_inside)
                 reduce = largest(reduce, self.reduce_inside(
                     q, r, sharding, most, here, layers * self.layer_gradients, layers * self.layer_weights))
-            reduce *= self.updates
-            if pipelined + reduce >= least(result, limit):
+            if pipelined + self.updates * reduce >= least(result, limit):
                 if crossing * stages >= self.num_layers:
                     break
                 continue
+            for i in range(slots.num_types):  # what other types' rings reduce in less time than one more layer takes
+                slots.between[i] = crossing
+                if self.bandwidth[slots.kind[i]] < self.bandwidth[y] or self.latency[slots.kind[i]] != self.latency[y]:
+                    slots.between[i] = self.layers_between(
+                        q, sharding, fewest, most, slots.kind[i], flows, largest(reduce, next_reduce))
+                slots.between[i] = least(slots.between[i], slots.cap[i])
+            z = self.dealt(q, stages, &slots)
             seconds = pipelined
-            if most_inside > 0:
-                z = self.dealt(q, stages, here, crossing, state)
-                seconds = largest(seconds, self.passed(q, stages, self.groups, by_stage, by_pass, z))
-            result = least(result, seconds + reduce)
+            if z == INFINITY:
+                seconds = INFINITY
+            elif z > 0.0:
+                seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
+            result = least(result, seconds + self.updates * reduce)
             if seconds <= pipelined and crossing * stages >= self.num_layers:
                 break
         return result
@@ -482,15 +544,27 @@ cdef class TrainingBound:
         )
 
     cdef double reduce_between(
-        self, long q, long sharding, long fewest, long most, long layers, long flows) noexcept nogil:
-        """One update's gradient reduce of a stage with so many layers, its ring over the fastest link between nodes."""
-        cdef double shard = self.setting_degree[q, 1], width = self.bandwidth / shard / flows
+        self, long q, long sharding, long fewest, long most, long kind, double layers, long flows) noexcept nogil:
+        """One update's gradient reduce of a stage with so many layers, its ring over the fastest link of a type."""
+        cdef double shard = self.setting_degree[q, 1], width = self.bandwidth[kind] / shard / flows
         cdef double gradients = layers * self.layer_gradients / shard, weights = layers * self.layer_weights / shard
-        cdef double reduce = (fewest - 1) * (self.latency + gradients / (fewest * width))
-        cdef double gather = (fewest - 1) * (self.latency + weights / (fewest * width))
+        cdef double reduce = (fewest - 1) * (self.latency[kind] + gradients / (fewest * width))
+        cdef double gather = (fewest - 1) * (self.latency[kind] + weights / (fewest * width))
         if sharding == NONE:
-            reduce = least(2 * reduce, 2 * self.latency + gradients / width)
+            reduce = least(2 * reduce, 2 * self.latency[kind] + gradients / width)
         return self.reduce_scale * self.exposed(q, sharding, most, reduce, gather)
+
+    cdef double layers_between(
+        self, long q, long sharding, long fewest, long most, long kind, long flows, double seconds) noexcept nogil:
+        """Layers of a stage whose ring over the fastest link of a type takes less than so many seconds."""
+        cdef long low = 0, high = self.num_layers, middle
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.reduce_between(q, sharding, fewest, most, kind, middle, flows) <= seconds:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     cdef inline double exposed(self, long q, long sharding, long most, double reduce, double gather) noexcept nogil:
         """What is not hidden behind computing."""
@@ -516,14 +590,17 @@ cdef class TrainingBound:
             through += here * self.type_bandwidth[kind]
         return self.step_scale * state / self.setting_degree[q, 1] / through
 
-    cdef double joint(self, long q, long stages, double by_stage, double by_pass) noexcept nogil:
+    cdef double joint(self, long q, long stages) noexcept nogil:
         """Pipeline and host optimizer step of a single replica: both depend on which type holds which layers.
 
         With the fraction x_y of the layers on type y, ``x_y <= z rho_y`` for the pipeline and ``x_y <= u H_y`` for the
-        step; ``by_stage z + updates u + by_pass sum_y x_y A_y`` is least where a type changes sides and the quickest
-        types hold all layers.
+        step; ``fill (kappa z + sum_y x_y A_y) + updates u`` is least where a type changes sides and the quickest types
+        hold all layers.
         """
-        cdef double best = INFINITY, ratio, through, passing, cap, z
+        cdef double best = INFINITY, ratio, through, passing, cap, z, number = ceil(self.setting[q, 1])
+        cdef double fill = self.setting[q, 1] / number, by_pass = fill * self.setting[q, 4]
+        cdef double by_stage = fill * (
+            number - self.setting[q, 5] * (1.0 + self.setting[q, 6] * (least(number, stages) - 1.0)))
         cdef double[MAX_TYPES] pipe, host
         cdef long i, y, turn
         if self.joint_states <= 0.0:

@@ -44,7 +44,9 @@ class TrainingTables(NamedTuple):
     joint_states: float  # bytes of training state in layers; 0 where layers differ
     scales: tuple[float, float]  # calibrations of reduce and optimizer
     exposed: tuple[float, float]  # parts of gradient reduces and weight gathers that nothing hides
-    link: tuple[float, float]  # least latency and largest bandwidth between two nodes
+    latency: Floats  # [Y] the least to another node
+    bandwidth: Floats  # [Y] the largest to another node
+    linked: Ints  # [Y] by bandwidth to other nodes
     room: Floats  # [Y] bytes of the roomiest device beside the process
     type_bandwidth: Floats  # [Y]
     host_bandwidth: Floats  # [Y, n] of the nodes that n devices may lie on
@@ -97,7 +99,7 @@ def training_tables(job: Job, tables: CostTables, index: int) -> TrainingTables:
     alike = int(tables.model_kinds[model]) == 1
     states = _states(job, tables, model)
     per_layer = float(tables.kind_parameters[model, : tables.model_kinds[model]].min())
-    inter = ~np.eye(len(tables.node_type), dtype=np.bool_)
+    latency, bandwidth = _best_links(tables)
     layers = min(
         1.0, float(tables.kind_parameters[model, 0] * tables.model_layers[model] / tables.model_parameters[model])
     )
@@ -138,10 +140,9 @@ def training_tables(job: Job, tables: CostTables, index: int) -> TrainingTables:
         joint_states=sum(states) * layers if alike else 0.0,
         scales=(_least_scale(tables, "reduce"), _least_scale(tables, "optimizer")),
         exposed=(1.0 - scalar(tables, "gradient_overlap"), 1.0 - scalar(tables, "gather_overlap")),
-        link=(
-            float(tables.link_latency[inter].min(initial=np.inf)),
-            float(tables.link_bandwidth[inter].max(initial=0.0)),
-        ),
+        latency=latency,
+        bandwidth=bandwidth,
+        linked=np.argsort(-bandwidth, kind="stable"),
         room=room,
         type_bandwidth=tables.type_bandwidth,
         host_bandwidth=_host_bandwidth(tables),
@@ -274,6 +275,15 @@ def _rings_inside(tables: CostTables, replicas: Ints) -> Floats:
     for node, kind in enumerate(tables.node_type.tolist()):
         result[:, :, kind] = np.minimum(result[:, :, kind], tables.node_collective[node][:, ranks])
     return result
+
+
+def _best_links(tables: CostTables) -> tuple[Floats, Floats]:
+    """Least latency and largest bandwidth from a node of every type to another node, ``[Y]`` each."""
+    latency, bandwidth = np.full(len(tables.type_flops), np.inf), np.zeros(len(tables.type_flops))
+    alone = np.eye(len(tables.node_type), dtype=np.bool_)
+    np.minimum.at(latency, tables.node_type, np.where(alone, np.inf, tables.link_latency).min(axis=1))
+    np.maximum.at(bandwidth, tables.node_type, np.where(alone, 0.0, tables.link_bandwidth).max(axis=1))
+    return latency, bandwidth
 
 
 def _host_bandwidth(tables: CostTables) -> Floats:
