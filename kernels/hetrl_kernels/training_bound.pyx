@@ -39,6 +39,7 @@ cdef struct Slots:
     double[MAX_TYPES] cap  # layers that fit into memory
     double[MAX_TYPES] between  # layers that a stage with a ring between nodes may have
     bint crosses  # whether some stage's ring lies between nodes
+    bint head_between  # whether the last stage's does
 
 
 cdef class TrainingBound:
@@ -296,7 +297,7 @@ cdef class TrainingBound:
             return 0.0  # layers of several kinds
         for y in range(self.num_types):
             if self.groups[y] > 0:
-                high = largest(high, self.by_layer[q, y] * self.num_layers)
+                high = largest(high, self.by_layer[q, y] * self.num_layers + self.head[q, y])
         if slots != NULL and self.most_layers(q, stages, slots, high) < self.num_layers:
             return INFINITY
         for turn in range(NUM_HALVINGS):
@@ -310,15 +311,24 @@ cdef class TrainingBound:
 
     cdef double quickest_layers(self, long q, long stages, double slowest) noexcept nogil:
         """Layers that the P quickest groups hold at most where none takes longer than ``slowest``."""
-        cdef double result = 0.0
+        cdef double result = 0.0, lost = INFINITY, here
         cdef long left = stages, i, kind, number
         for i in range(self.num_types):
             kind = self.quickest[q, i]
             number = min(left, self.groups[kind])
             left -= number
+            here = 0.0
             if number > 0:
-                result += number * floor(slowest / self.by_layer[q, kind])
-        return result
+                here = floor(slowest / self.by_layer[q, kind])
+                result += number * here
+            if self.groups[kind] > 0:
+                lost = least(lost, self.lost_to_head(q, kind, here, slowest))
+        return result - lost
+
+    cdef inline double lost_to_head(self, long q, long kind, double layers, double slowest) noexcept nogil:
+        """Fewer layers that a stage on a type holds if it is the last one, which has the head."""
+        cdef double most = floor((slowest - self.head[q, kind]) / self.by_layer[q, kind] * (1 + 1e-12))
+        return INFINITY if most < 1.0 else largest(0.0, layers - most)
 
     cdef double most_layers(self, long q, long stages, const Slots* slots, double slowest) noexcept nogil:
         """Layers that P stages hold at most where no stage with its ring in one node takes longer than ``slowest``.
@@ -326,7 +336,7 @@ cdef class TrainingBound:
         Kinds of stages are taken by the number of layers. Stages that have no groups but of the types with the fastest
         links up to some type are limited by the number of these groups: sets inside each other, so this is best.
         """
-        cdef double result = 0.0, most, here
+        cdef double result = 0.0, most, lost = 0.0 if slots.head_between else INFINITY
         cdef double[MAX_TYPES] inside
         cdef long[MAX_TYPES] free_inside, free_until
         cdef bint[MAX_TYPES] between
@@ -335,6 +345,8 @@ cdef class TrainingBound:
         for i in range(slots.num_types):
             inside[i] = least(slots.cap[i], floor(slowest / self.by_layer[q, slots.kind[i]]))
             free_inside[i], free_until[i], between[i] = slots.inside[i], slots.until[i], slots.between[i] > 0
+            if slots.inside[i] > 0 and inside[i] > 0.0:
+                lost = least(lost, self.lost_to_head(q, slots.kind[i], inside[i], slowest))
         if slots.crosses:  # at least one stage's ring does
             best = -1
             for i in range(slots.num_types):
@@ -359,7 +371,7 @@ cdef class TrainingBound:
                 if between[i] and slots.between[i] > most:
                     best, most, best_inside = i, slots.between[i], False
             if best < 0:
-                return result
+                return result - lost
             number = left
             for j in range(best, slots.num_types):
                 number = min(number, free_until[j])
@@ -370,7 +382,7 @@ cdef class TrainingBound:
                 free_until[j] -= number
             result += number * most
             left -= number
-        return result
+        return result - lost
 
     # ---- memory
 
@@ -459,7 +471,8 @@ cdef class TrainingBound:
         """
         cdef long[MAX_TYPES] here
         cdef long i, j, y, num_inside = 0, crossing, flows, most_inside, until = 0
-        cdef double state, z, reduce, next_reduce, layers, seconds, result = INFINITY
+        cdef double state, z, reduce, next_reduce, layers, head, seconds, result = INFINITY
+        cdef bint enough
         cdef Slots slots
         if fewest == 1:
             return pipelined
@@ -477,7 +490,7 @@ cdef class TrainingBound:
             until += self.groups[y]
             slots.kind[i], slots.inside[i], slots.until[i], slots.between[i] = y, here[y], until // fewest, 0.0
             slots.cap[i] = least(self.num_layers, floor(self.room[y] / state * (1 + 1e-12)))
-        slots.crosses = False
+        slots.crosses = slots.head_between = False
         if num_inside >= stages:
             layers = ceil(<double>self.num_layers / stages)
             reduce = self.updates * self.reduce_inside(
@@ -492,35 +505,38 @@ cdef class TrainingBound:
         slots.crosses = True
         most_inside = min(num_inside, stages - 1)
         flows = stages - most_inside if self.num_nodes == 2 else 1
-        next_reduce = self.reduce_between(q, sharding, fewest, most, y, 1, flows)
-        for crossing in range(1, self.num_layers + 1):
-            reduce = next_reduce
-            next_reduce = self.reduce_between(q, sharding, fewest, most, y, crossing + 1, flows)
-            if most_inside == 0 and crossing * stages < self.num_layers:
-                continue
-            if crossing * stages < self.num_layers:
-                layers = ceil(crossing + (<double>self.num_layers - crossing * stages) / most_inside)
-                reduce = largest(reduce, self.reduce_inside(
-                    q, r, sharding, most, here, layers * self.layer_gradients, layers * self.layer_weights))
-            if pipelined + self.updates * reduce >= least(result, limit):
-                if crossing * stages >= self.num_layers:
+        for slots.head_between in range(2):
+            head = self.setting[q, 11] / self.setting[q, 8] if slots.head_between else 0.0  # in layers
+            next_reduce = self.reduce_between(q, sharding, fewest, most, y, 1 + head, flows)
+            for crossing in range(1, self.num_layers + 1):
+                reduce = next_reduce
+                next_reduce = self.reduce_between(q, sharding, fewest, most, y, crossing + 1 + head, flows)
+                enough = crossing * stages >= self.num_layers
+                if most_inside == 0 and not (enough and slots.head_between):
+                    continue
+                if not enough:
+                    layers = ceil(crossing + (<double>self.num_layers - crossing * stages) / most_inside)
+                    reduce = largest(reduce, self.reduce_inside(
+                        q, r, sharding, most, here, layers * self.layer_gradients, layers * self.layer_weights))
+                if pipelined + self.updates * reduce >= least(result, limit):
+                    if enough:
+                        break
+                    continue
+                for i in range(slots.num_types):  # what other types' rings reduce in less time than one more layer takes
+                    slots.between[i] = crossing
+                    if self.bandwidth[slots.kind[i]] < self.bandwidth[y] or self.latency[slots.kind[i]] != self.latency[y]:
+                        slots.between[i] = self.layers_between(
+                            q, sharding, fewest, most, slots.kind[i], flows, largest(reduce, next_reduce))
+                    slots.between[i] = least(slots.between[i], slots.cap[i])
+                z = self.dealt(q, stages, &slots)
+                seconds = pipelined
+                if z == INFINITY:
+                    seconds = INFINITY
+                elif z > 0.0:
+                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
+                result = least(result, seconds + self.updates * reduce)
+                if seconds <= pipelined and enough:
                     break
-                continue
-            for i in range(slots.num_types):  # what other types' rings reduce in less time than one more layer takes
-                slots.between[i] = crossing
-                if self.bandwidth[slots.kind[i]] < self.bandwidth[y] or self.latency[slots.kind[i]] != self.latency[y]:
-                    slots.between[i] = self.layers_between(
-                        q, sharding, fewest, most, slots.kind[i], flows, largest(reduce, next_reduce))
-                slots.between[i] = least(slots.between[i], slots.cap[i])
-            z = self.dealt(q, stages, &slots)
-            seconds = pipelined
-            if z == INFINITY:
-                seconds = INFINITY
-            elif z > 0.0:
-                seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
-            result = least(result, seconds + self.updates * reduce)
-            if seconds <= pipelined and crossing * stages >= self.num_layers:
-                break
         return result
 
     cdef double reduce_inside(

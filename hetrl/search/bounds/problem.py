@@ -120,9 +120,9 @@ class BoxSearch:
         return heap[0][0]
 
     def halves(self, box: Box) -> list[Box]:
-        """Cut a box where it is widest, weighing types by their speed."""
-        width = (box.most - box.least) * self.weights
-        group, kind = np.unravel_index(int(width.argmax()), width.shape)
+        """Cut a box where its groups have too many devices together, weighing types by their speed."""
+        kind = int(((box.most.sum(axis=0) - self.devices) * self.weights).argmax())
+        group = int((box.most[:, kind] - box.least[:, kind]).argmax())
         middle = (box.least[group, kind] + box.most[group, kind]) // 2
         lower = box.most.copy()
         lower[group, kind] = middle

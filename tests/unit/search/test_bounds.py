@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.quality import study_job
 from benchmarks.random_plans import random_assignments, random_options
 from benchmarks.search import small_job
 from hetrl.cost.model import CostModel
@@ -74,6 +75,8 @@ JOBS = {
     "guideA": lambda: benchmark_instance("guideA/Llama-3-8B/PPO"),
     "guideA 70B": lambda: benchmark_instance("guideA/Llama-3-70B/DPO"),
     "guide20": lambda: benchmark_instance("guide20"),
+    "regions": lambda: study_job("mixed32-wan/PPO"),
+    "three types": lambda: study_job("mixed48-lan/GRPO"),
 }
 
 
@@ -102,6 +105,23 @@ def test_no_option_undercuts_its_tasks_bound(name: str) -> None:
             )
         checked += len(mine)
     assert checked > 20
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_fastest_option_undercuts_its_tasks_bound(name: str) -> None:
+    """Bounds are close to the fastest options that level 2 finds on random parts of the fleet, not to random ones."""
+    context = context_of(JOBS[name]())
+    job, tables, rng = context.job, context.tables, np.random.default_rng(3)
+    for index, task in enumerate(job.workflow.tasks):
+        bound = BOUNDS[task.kind](job, tables, index)
+        fleets = [np.ones(len(tables.node_devices)), *rng.random((5, len(tables.node_devices)))]
+        for part in fleets:
+            counts = np.floor(part * tables.node_devices + 0.5).astype(np.int32)
+            points = np.zeros(len(tables.type_flops), dtype=np.int64)
+            np.add.at(points, tables.node_type, counts)
+            least = bound(points)
+            for option in context.steps.alone(index, context.counts(counts)):
+                assert least <= option.seconds * (1 + ROUNDING), (task.name, option.degree, option.stages())
 
 
 @pytest.mark.parametrize("name", JOBS)
