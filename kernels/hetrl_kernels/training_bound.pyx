@@ -150,7 +150,7 @@ cdef class TrainingBound:
         if pipelined >= best:
             return best
         slowest = self.dealt(q, stages, NULL)
-        pipelined = largest(pipelined, self.busiest(q, share, stages, self.groups, slowest))
+        pipelined = largest(pipelined, self.busiest(q, share, stages, self.groups, 0, False, slowest))
         if pipelined >= best:
             return best
         biggest = share * prompt
@@ -168,7 +168,7 @@ cdef class TrainingBound:
                 seconds = pipelined
                 if alone >= 0:
                     z = self.longest_stage(q, sharding, on_host, stages, most, alone, size, in_flight)
-                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
+                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, 0, False, z))
                 rest = self.placed(q, r, sharding, on_host, stages, fewest, most, share, seconds, best - step)
                 seconds = rest + step
                 if on_host and most == 1:
@@ -222,15 +222,19 @@ cdef class TrainingBound:
             result = least(result, work * (amount + per_group * number) / throughput)
         return result
 
-    cdef double busiest(self, long q, long share, long stages, const long* slots, double slowest) noexcept nogil:
+    cdef double busiest(
+        self, long q, long share, long stages, const long* slots, long between, bint head_between, double slowest,
+    ) noexcept nogil:
         """Seconds of a replica with at least ``share`` prompts, whose slowest stage takes at least ``slowest``.
 
         With m micro-batches, ``fill`` full, stage j of A_j seconds needs ``fill (kappa_j A_j + S)``, S being all stages'
-        seconds, and kappa_j is smallest for the first stage. Stages lie on the quickest types of ``slots``.
+        seconds, and kappa_j is smallest for the first stage. Stages lie on the quickest types of ``slots``, but for
+        stages with up to ``between`` layers whose devices are not known.
         """
         cdef double prompt = self.setting[q, 3], low = self.setting[q, 4], high = self.setting[q, 5]
-        cdef double phi = self.setting[q, 6], amount, number, fill, kappa, rate, value, head = INFINITY, best = INFINITY
+        cdef double phi = self.setting[q, 6], amount, number, fill, rate, k, value, head = INFINITY, best = INFINITY
         cdef double[MAX_TYPES] each
+        cdef double[MAX_PIPELINE] kappa
         cdef long[MAX_TYPES] take
         cdef long left = stages, i, j, turn, position, kind, num_kinds = 0
         if self.by_layer[q, self.quickest[q, 0]] <= 0.0:  # layers of several kinds
@@ -238,7 +242,7 @@ cdef class TrainingBound:
             return low * self.setting[q, 9] * amount / (amount + 1.0)
         for i in range(self.num_types):
             kind = self.quickest[q, i]
-            take[i] = min(left, slots[kind])
+            take[i] = min(left, self.groups[kind] if between > 0 else slots[kind])
             left -= take[i]
             if take[i] > 0:
                 num_kinds = i + 1
@@ -249,18 +253,78 @@ cdef class TrainingBound:
             fill = amount / number
             if (amount - high * (1.0 + phi * (stages - 1.0))) * slowest >= best:
                 break  # more prompts take longer
+            for j in range(stages):
+                kappa[j] = largest(1e-9, number - high * (1.0 + phi * (least(number, stages - j) - 1.0)))
             position, rate = 0, 0.0
             for i in range(num_kinds):  # layers per second of kappa_j A_j
                 each[i] = 0.0
                 for j in range(take[i]):
-                    kappa = number - high * (1.0 + phi * (least(number, stages - position) - 1.0))
-                    each[i] += 1.0 / largest(kappa, 1e-9) / self.by_layer[q, self.quickest[q, i]]
+                    each[i] += 1.0 / kappa[position] / self.by_layer[q, self.quickest[q, i]]
                     position += 1
                 rate += each[i]
-            kappa = number - high * (1.0 + phi * (least(number, stages) - 1.0))
-            value = self.passed(q, num_kinds, each, largest(kappa * slowest, self.num_layers / rate), low)
-            best = least(best, fill * (value + low * head))
+            k = largest(kappa[0] * slowest, self.num_layers / rate)
+            value = fill * (self.passed(q, num_kinds, each, k, low) + low * head)
+            if value < best:
+                k = self.whole_layers(q, stages, kappa, slots, between, head_between, k)
+                value = fill * (self.passed(q, num_kinds, each, k, low) + low * head)
+            best = least(best, value)
         return best
+
+    cdef double whole_layers(
+        self, long q, long stages, const double* kappa, const long* slots, long between, bint head_between, double low,
+    ) noexcept nogil:
+        """Least K, at least ``low``, with which stages whose ``kappa_j A_j`` is at most K hold all layers."""
+        cdef double high = low, middle
+        cdef long turn
+        for turn in range(NUM_HALVINGS):
+            if self.held_layers(q, stages, kappa, slots, between, head_between, high) >= self.num_layers:
+                break
+            low = high
+            high *= 1.5
+        else:
+            return low
+        if turn == 0:
+            return low
+        for turn in range(NUM_HALVINGS // 2):
+            middle = (low + high) / 2
+            if self.held_layers(q, stages, kappa, slots, between, head_between, middle) >= self.num_layers:
+                high = middle
+            else:
+                low = middle
+        return low
+
+    cdef double held_layers(
+        self, long q, long stages, const double* kappa, const long* slots, long between, bint head_between, double k,
+    ) noexcept nogil:
+        """Layers that stages with ``kappa_j A_j`` up to K hold, every type on the first positions it may have."""
+        cdef double result = between, lost = 0.0 if head_between else INFINITY, most, here
+        cdef double[MAX_TYPES] layers
+        cdef long[MAX_TYPES] taken
+        cdef long left = stages - (1 if between > 0 else 0), y, best
+        for y in range(self.num_types):
+            taken[y] = 0
+            layers[y] = floor(k / kappa[0] / self.by_layer[q, y]) if slots[y] > 0 else 0.0
+        while left > 0:
+            best, most = -1, between
+            for y in range(self.num_types):
+                if layers[y] > most:
+                    best, most = y, layers[y]
+            if best < 0:
+                result += <double>left * between
+                break
+            result += most
+            left -= 1
+            taken[best] += 1
+            layers[best] = 0.0
+            if taken[best] < min(slots[best], stages):
+                layers[best] = floor(k / kappa[taken[best]] / self.by_layer[q, best])
+        for y in range(self.num_types):
+            if slots[y] > 0:  # the last stage has the head
+                most = floor((k / kappa[stages - 1] - self.head[q, y]) / self.by_layer[q, y] * (1 + 1e-12))
+                here = floor(k / kappa[min(taken[y], min(slots[y], stages) - 1)] / self.by_layer[q, y])
+                if most >= 1.0:
+                    lost = least(lost, largest(0.0, here - most))
+        return result - lost
 
     cdef double passed(self, long q, long num_kinds, const double* each, double slowest, double low) noexcept nogil:
         """Least of K and ``low`` times the seconds of a pass where types take ``each`` layers per second of K.
@@ -498,7 +562,7 @@ cdef class TrainingBound:
                 largest(self.weights / stages, layers * self.layer_weights))
             if pipelined + reduce < limit:
                 z = self.dealt(q, stages, &slots)
-                result = largest(pipelined, self.busiest(q, share, stages, here, z)) + reduce
+                result = largest(pipelined, self.busiest(q, share, stages, here, 0, False, z)) + reduce
         y = slots.kind[0]
         if self.bandwidth[y] <= 0.0:
             return result
@@ -533,7 +597,7 @@ cdef class TrainingBound:
                 if z == INFINITY:
                     seconds = INFINITY
                 elif z > 0.0:
-                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, z))
+                    seconds = largest(seconds, self.busiest(q, share, stages, here, crossing, slots.head_between, z))
                 result = least(result, seconds + self.updates * reduce)
                 if seconds <= pipelined and enough:
                     break
