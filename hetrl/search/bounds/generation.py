@@ -28,7 +28,10 @@ from hetrl.spec.job import Job
 
 ENGINE_LIMIT = 256
 """Sequences that an engine of the declared space runs at once at most."""
-NUM_DEADLINES = 300
+NUM_COARSE = 50
+NUM_CLOSE = 300
+WIDTH_OF_CLOSE = 4.0
+"""Deadlines: few over the whole range, many up to four times what the whole fleet takes."""
 NUM_HALVES = 2
 """Engines that run half of what they may are looked at, too."""
 MOST_MIXED = 3
@@ -49,6 +52,7 @@ class GenerationBound:
         self.prompts = _share_grid(job.batch.num_prompts)
         self.degrees = np.flatnonzero(tables.tensor_allowed[int(tables.task_model[index])]).tolist()
         types = np.flatnonzero(tables.type_supported).tolist()
+        fleet = most_tensor_groups(tables, 1)
         self.most_groups = np.stack([most_tensor_groups(tables, TENSOR_DEGREES[each]) for each in self.degrees])
         self.divisors = np.array([TENSOR_DEGREES[d] for d in self.degrees], dtype=np.int64)[:, None]
         self.supported = tables.type_supported > 0
@@ -59,8 +63,16 @@ class GenerationBound:
             for degree in self.degrees
         ]
         finite = np.concatenate([each.seconds[np.isfinite(each.seconds)] for each in self.engines])
-        self.deadlines = np.geomspace(finite.min(), finite.max() * 1.001, NUM_DEADLINES) if len(finite) else finite
-        self.handled = [each.prompts_by(self.prompts, self.deadlines) for each in self.engines]
+        self._look_at(np.geomspace(finite.min(), finite.max() * 1.001, NUM_COARSE) if len(finite) else finite)
+        least = self.seconds(fleet)
+        if np.isfinite(least):  # the whole fleet's; close above it deadlines are close to each other
+            most = max(finite.max(), least * WIDTH_OF_CLOSE) * 1.001
+            close = np.geomspace(least, least * WIDTH_OF_CLOSE, NUM_CLOSE)
+            self._look_at(np.append(close, np.geomspace(least * WIDTH_OF_CLOSE, most, NUM_COARSE)[1:]))
+
+    def _look_at(self, deadlines: Floats) -> None:
+        self.deadlines = deadlines
+        self.handled = [each.prompts_by(self.prompts, deadlines) for each in self.engines]
         self.worths: dict[bytes, Floats] = {}
 
     def seconds(self, counts: Ints) -> float:
