@@ -10,6 +10,10 @@ cdef inline long long most(long long a, long long b) noexcept nogil:
     return a if a > b else b
 
 
+cdef inline long long least(long long a, long long b) noexcept nogil:
+    return a if a < b else b
+
+
 cdef class Orders:
     """A schedule; the caller adds activities in a topological order, and fills in the ticks of ``work``."""
 
@@ -173,7 +177,8 @@ cdef class Orders:
     cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil:
         cdef const Work* work = &self.work
         cdef long long[MAX_GROUPS] busy
-        cdef long long start, first_free, second_free
+        cdef long long[MAX_GROUPS] behind  # least that must follow the last activity
+        cdef long long start, first_free, second_free, left
         cdef unsigned int wanted = 0, shared = 0, mine
         cdef int i, n, only = -1
         cdef bint ready
@@ -185,17 +190,21 @@ cdef class Orders:
             return
         for i in range(work.num_groups):
             busy[i] = self.free_at[i]
+            behind[i] = <long long>1 << 60
         for i in range(work.number):
             if done >> i & 1:
                 continue
             mine = (<unsigned int>1 << work.first_group[i]) | (<unsigned int>1 << work.second_group[i])
             shared |= wanted & mine
             wanted |= mine
+            left = self.tails[i] - work.seconds[i]
             busy[work.first_group[i]] += work.seconds[i]
+            behind[work.first_group[i]] = least(behind[work.first_group[i]], left)
             if work.second_group[i] != work.first_group[i]:
                 busy[work.second_group[i]] += work.seconds[i]
+                behind[work.second_group[i]] = least(behind[work.second_group[i]], left)
         for i in range(work.num_groups):
-            if busy[i] >= self.best:
+            if wanted >> i & 1 and busy[i] + behind[i] >= self.best:
                 return
         for i in range(work.number):  # nobody else wants its groups: no choice to make
             if done >> i & 1 or shared >> work.first_group[i] & 1 or shared >> work.second_group[i] & 1:

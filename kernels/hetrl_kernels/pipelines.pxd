@@ -7,11 +7,12 @@ cdef struct Pattern:  # replicas of one task with the same layers and prompts
     int num_stages
     int num_micro_batches  # of an update, or of all
     int num_scored  # micro-batches of the old log-probabilities; 0 where there are none
-    double* forward  # [P, kinds of nodes] seconds of one micro-batch, as the following
+    bint ordered  # each kind of node is slower at nothing than those of higher rank
+    double* forward  # [P, ranks of kinds of nodes] seconds of one micro-batch, as the following
     double* backward
     double* scoring
     double* send  # [1 + kinds of links], the first of none
-    int* kind_rank  # [P, kinds of nodes] equal where all times are equal: a kind that has them
+    int* kind_rank  # [kinds of nodes] equal where all times are equal
     int* link_rank  # [1 + kinds of links] in the order of their seconds, equal where these are equal
     double* ranked_send  # by rank
 
@@ -31,7 +32,8 @@ cdef inline int stage_word(int kind, int link) noexcept nogil:
     return kind << LINK_BITS | link
 
 
-cdef void rank_pattern(Pattern* pattern, int num_kinds, int num_links) except *
+cdef void rank_kinds(Pattern* pattern, int num_kinds) except *
+cdef void rank_links(Pattern* pattern, int num_links) except *
 cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil
 cdef int slowest_link(int num_stages, const int* words) noexcept nogil
 cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil

@@ -4,15 +4,26 @@
 from hetrl_kernels.tables cimport MAX_STAGES, forward_only, one_f_one_b
 
 
-cdef void rank_pattern(Pattern* pattern, int num_kinds, int num_links) except *:
-    """Kinds of nodes and of links with equal times become one: replicas that differ only in these look alike."""
-    cdef int j, kind, place
-    for j in range(pattern.num_stages):
-        first = {}
-        for kind in range(num_kinds):
-            place = j * num_kinds + kind
-            key = (pattern.forward[place], pattern.backward[place], pattern.scoring[place])
-            pattern.kind_rank[place] = first.setdefault(key, kind)
+cdef void rank_kinds(Pattern* pattern, int num_kinds) except *:
+    """Order the kinds of nodes by their times; equal ones become one, so that replicas which differ only in these look alike."""
+    cdef double* table = pattern.forward  # and the two others behind it
+    cdef int kind, place
+    times = [tuple([table[place] for place in range(kind, 3 * pattern.num_stages * num_kinds, num_kinds)]) for kind in range(num_kinds)]
+    ordered = sorted(set(times))
+    pattern.ordered = all([
+        all([a <= b for a, b in zip(faster, slower)]) for faster, slower in zip(ordered, ordered[1:])
+    ])
+    rank = {each: number for number, each in enumerate(ordered)}
+    for kind in range(num_kinds):
+        pattern.kind_rank[kind] = rank[times[kind]]
+    for kind, each in enumerate(ordered):
+        for place in range(3 * pattern.num_stages):
+            table[place * num_kinds + kind] = each[place]
+
+
+cdef void rank_links(Pattern* pattern, int num_links) except *:
+    """Order the kinds of links by their seconds; equal ones become one."""
+    cdef int kind
     times = sorted({pattern.send[kind] for kind in range(1, num_links + 1)})
     rank = {seconds: number + 1 for number, seconds in enumerate(times)}
     for kind in range(1, num_links + 1):

@@ -44,6 +44,7 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
     int prompts
     int scores  # whether it is one of a scoring task
     int stamp
+    int slower  # whether a stage of it may have become slower in this turn
     double useful  # tokens that a KV pool has use for
     long long hash  # of its stages' words
     long long kinds_hash  # of the kinds of nodes in them
@@ -93,6 +94,7 @@ cdef class Replicas(Arena):
     cdef int* touched
     cdef int num_touched
     cdef int turn
+    cdef bint fresh  # no replica has been worked out yet
     cdef unsigned int stale_tasks
 
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *
@@ -104,8 +106,10 @@ cdef class Replicas(Arena):
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
+    cdef void expect(self, int block) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
     cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
+    cdef void loosen(self, Log* log, Replica* replica) noexcept nogil
     cdef void resolve(self, Log* log, int task) noexcept nogil

@@ -10,13 +10,13 @@ from libc.math cimport ceil, floor
 
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.pipelines cimport (
-    LINK_BITS, LINK_MASK, rank_pattern, score_seconds, slowest_link, stage_word, train_seconds,
+    LINK_BITS, LINK_MASK, rank_kinds, rank_links, score_seconds, slowest_link, stage_word, train_seconds,
 )
 from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
 from hetrl_kernels.timing cimport Replica as Timed
 from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, train_stage
-from hetrl_kernels.undo cimport put, put_int, put_number, raise_leaf, top_leaf
+from hetrl_kernels.undo cimport prefetch, put, put_int, put_number, raise_leaf, top_leaf
 
 cdef enum:
     SIGNATURE_BITS = 16
@@ -170,7 +170,7 @@ cdef class Replicas(Arena):
         cdef double sequences = replica.prompts * self.t.task_sequences[task], fill, hidden
         pattern.num_stages = replica.num_stages
         num_places = pattern.num_stages * self.num_kinds
-        pattern.kind_rank = <int*>self.room(num_places * sizeof(int))
+        pattern.kind_rank = <int*>self.ints(range(self.num_kinds))
         pattern.link_rank = <int*>self.room((1 + self.links.num_kinds) * sizeof(int))
         pattern.forward = <double*>self.room(3 * num_places * sizeof(double))
         pattern.backward = pattern.forward + num_places
@@ -178,8 +178,6 @@ cdef class Replicas(Arena):
         pattern.send = <double*>self.room(2 * (1 + self.links.num_kinds) * sizeof(double))
         pattern.ranked_send = pattern.send + 1 + self.links.num_kinds
         if strategy.kind == GENERATE or sequences == 0:
-            for place in range(num_places):
-                pattern.kind_rank[place] = place % self.num_kinds
             for kind in range(1 + self.links.num_kinds):
                 pattern.link_rank[kind] = kind
             return
@@ -212,7 +210,9 @@ cdef class Replicas(Arena):
                     pattern.forward[place], pattern.backward[place] = fill * time.forward, fill * time.backward
                     pattern.scoring[place] = fill * time.scoring
             first += layers
-        rank_pattern(pattern, self.num_kinds, self.links.num_kinds)
+        rank_links(pattern, self.links.num_kinds)
+        if strategy.kind == TRAIN:
+            rank_kinds(pattern, self.num_kinds)
 
     # --- moving blocks ------------------------------------------------------------------------------------------
 
@@ -220,6 +220,7 @@ cdef class Replicas(Arena):
         """Work everything out, with every block on its ``node``."""
         cdef int b, i
         cdef Replica* replica
+        self.fresh = True
         self.num_touched = 0
         self.turn = 1
         for i in range(self.num_replicas):
@@ -232,6 +233,7 @@ cdef class Replicas(Arena):
         for b in range(self.num_blocks):
             self.touch(log, b, True)
         self.refresh(log)
+        self.fresh = False
 
     cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil:
         cdef Slowest* slowest = self.slowest + unit.task
@@ -258,7 +260,7 @@ cdef class Replicas(Arena):
             for j in range(replica.num_stages):
                 nodes[j] = node
                 link = pattern.link_rank[1 + self.links.places[node].own_link] if j + 1 < replica.num_stages else 0
-                words[j] = stage_word(pattern.kind_rank[j * self.num_kinds + kind], link)
+                words[j] = stage_word(pattern.kind_rank[kind], link)
             self.seconds_of(replica, nodes, words, self.tokens_of(replica, nodes), &replica_slow, &replica_first)
             slow = fmax(slow, replica_slow)
             first = fmax(first, replica_first)
@@ -318,27 +320,28 @@ cdef class Replicas(Arena):
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
-        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, place, link, word, before, change
+        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, link, word, before, change
         cdef const Pattern* pattern
         cdef Replica* replica
         cdef Passage* passage
         cdef double work, send
+        cdef bint slower
         while touch < last:
             replica = self.replicas + touch.replica
             pattern = self.patterns + replica.pattern
             node = nodes[touch.block]
-            place = touch.place * num_kinds + places[node].kind
             link = 1 + link_of(places, between, num_groups, node, nodes[touch.next]) if touch.next >= 0 else 0
+            slower = False
             if replica.scores:
                 passage = self.passages + touch.slot
-                work, send = pattern.forward[place], pattern.send[link]
+                work, send = pattern.forward[touch.place * num_kinds + places[node].kind], pattern.send[link]
                 if passage.work == work and passage.send == send:
                     touch += 1
                     continue
                 put_number(log, &passage.work, work)
                 put_number(log, &passage.send, send)
             else:
-                word = stage_word(pattern.kind_rank[place], pattern.link_rank[link])
+                word = stage_word(pattern.kind_rank[places[node].kind], pattern.link_rank[link])
                 before = self.slot_word[touch.slot]
                 if word == before:
                     touch += 1
@@ -348,10 +351,23 @@ cdef class Replicas(Arena):
                 change = (word >> LINK_BITS) - (before >> LINK_BITS)
                 if change:
                     put(log, &replica.kinds_hash, replica.kinds_hash + change * <long long>self.weights[touch.place])
+                    slower = change > 0 or not pattern.ordered
+                slower = slower or word & LINK_MASK > before & LINK_MASK
             if replica.stamp != self.turn:
                 replica.stamp = self.turn
+                replica.slower = self.fresh
                 self.touched[self.num_touched] = touch.replica
                 self.num_touched += 1
+            replica.slower |= slower
+            touch += 1
+
+    cdef void expect(self, int block) noexcept nogil:
+        """A block is about to move: fetch what `touch` will need."""
+        cdef const Touch* touch = self.touches + self.first_touch[block]
+        cdef const Touch* last = self.touches + self.first_touch[block + 1]
+        while touch < last:
+            prefetch(self.replicas + touch.replica)
+            prefetch(self.passages + touch.slot)
             touch += 1
 
     cdef void refresh(self, Log* log) noexcept nogil:
@@ -370,6 +386,9 @@ cdef class Replicas(Arena):
                 self.write_leaves(log, replica, seconds, seconds)
                 continue
             link = 0
+            if self.strategies[replica.task].kind == TRAIN and not replica.slower:
+                self.loosen(log, replica)
+                continue
             if replica.num_stages > SHORT_PIPELINE and self.strategies[replica.task].kind == TRAIN:
                 link = slowest_link(replica.num_stages, self.slot_word + replica.first)
             if link:
@@ -387,6 +406,17 @@ cdef class Replicas(Arena):
         raise_leaf(log, slowest.slow, slowest.size, replica.leaf, slow)
         if slowest.first != NULL:
             raise_leaf(log, slowest.first, slowest.size, replica.leaf, first)
+
+    cdef void loosen(self, Log* log, Replica* replica) noexcept nogil:
+        """A training replica that became no slower: what it took is an upper bound now."""
+        cdef const Slowest* slowest = self.slowest + replica.task
+        cdef int leaf = slowest.size + replica.leaf
+        if replica.unresolved:
+            return
+        self.write_leaves(
+            log, replica, slowest.slow[leaf] * BOUND_FACTOR, slowest.first[leaf] * BOUND_FACTOR if slowest.first != NULL else 0.0
+        )
+        put(log, &replica.unresolved, 1)
 
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil:
         """Seconds of a replica, worked out where it looks like none before."""

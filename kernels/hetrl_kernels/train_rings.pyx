@@ -6,6 +6,7 @@ many rings leave them. A tensor group that changes its node changes a handful of
 that share a network card with it.
 """
 
+from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.memory cimport FSDP, train_state
 from hetrl_kernels.rings cimport StageRing, update_seconds
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, fmax, fmin
@@ -81,9 +82,12 @@ cdef void hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept 
         put(log, word, word[0] ^ (<long long>1 << (links.bandwidth_rank[kind] & 63)))
 
 
-cdef void detour(Tables t, Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
+cdef void detour(Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
     """A ring visits one more node between two others, or one less."""
-    cdef int straight = t.link_kind[behind, ahead], first = t.link_kind[behind, node], second = t.link_kind[node, ahead]
+    cdef const Place* places = links.places
+    cdef int straight = link_of(places, links.between, links.num_groups, behind, ahead)
+    cdef int first = link_of(places, links.between, links.num_groups, behind, node)
+    cdef int second = link_of(places, links.between, links.num_groups, node, ahead)
     if first == straight:
         hop(links, hops, log, second, number)
     elif second == straight:
@@ -125,7 +129,7 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
     if after > 0:
         tally(log, rings.on_node + stage, <int>after, 1)
     if (before > 1) != (after > 1):
-        hop(links, rings.inner + stage, log, t.link_kind[node, node], 1 if after > 1 else -1)
+        hop(links, rings.inner + stage, log, links.places[node].own_link, 1 if after > 1 else -1)
     if (before > 0) == (after > 0):
         return
     put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
@@ -138,12 +142,12 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
         ahead = next_node(present, links.words, node)
         behind = previous_node(present, links.words, node)
         # a ring on one node has a hop from the node to itself, whose kind a second node replaces
-        detour(t, links, rings.outer + stage, log, behind, node, ahead, 1 if after > 0 else -1)
+        detour(links, rings.outer + stage, log, behind, node, ahead, 1 if after > 0 else -1)
         leave(rings, log, node, 1 if after > 0 else -1)
         if nodes == 1:
             leave(rings, log, ahead, 1 if after > 0 else -1)
     else:
-        hop(links, rings.outer + stage, log, t.link_kind[node, node], 1 if after > 0 else -1)
+        hop(links, rings.outer + stage, log, links.places[node].own_link, 1 if after > 0 else -1)
     if after > 0:
         put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
         nodes += 1

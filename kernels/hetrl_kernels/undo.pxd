@@ -8,9 +8,11 @@ cdef extern from *:
     """
     static inline int lowest_bit(unsigned long long word) { return __builtin_ctzll(word); }
     static inline int highest_bit(unsigned long long word) { return 63 - __builtin_clzll(word); }
+    static inline void prefetch(const void* address) { __builtin_prefetch(address); }
     """
     int lowest_bit(unsigned long long word) noexcept nogil
     int highest_bit(unsigned long long word) noexcept nogil
+    void prefetch(const void* address) noexcept nogil
 
 
 cdef enum:
