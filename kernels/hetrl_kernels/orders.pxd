@@ -11,6 +11,12 @@ cdef struct Arc:  # one activity needs another
     int source  # an earlier activity
 
 
+cdef struct Join:  # an activity needs several of one group, none of which needs another: they work one after the other
+    int activity
+    int first  # arcs: numbers in `joined`
+    int number
+
+
 cdef struct Work:
     int number
     int num_groups
@@ -19,6 +25,10 @@ cdef struct Work:
     int second_group[MAX_ACTIVITIES]  # of a weight sync between two groups; else the first again
     int first_arc[MAX_ACTIVITIES + 1]
     Arc arcs[MAX_ARCS]  # of the activities, one after the other
+    int num_joins
+    Join joins[MAX_ARCS]  # in order of the activities
+    int joined[MAX_ARCS]
+    unsigned int before[MAX_ACTIVITIES]  # all that an activity needs, directly or not
 
 
 cdef class Orders:

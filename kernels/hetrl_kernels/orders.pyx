@@ -19,14 +19,32 @@ cdef class Orders:
 
     cdef void add(self, int first_group, int second_group, list needs):
         """One more activity, which needs some of those before."""
-        cdef int i = self.work.number, arc = self.work.first_arc[i]
+        cdef Work* work = &self.work
+        cdef int i = work.number, arc = work.first_arc[i], source, joined = 0
+        if work.num_joins > 0:
+            joined = work.joins[work.num_joins - 1].first + work.joins[work.num_joins - 1].number
+        of_group = {}
         for source in needs:
-            self.work.arcs[arc].source = source
+            work.before[i] |= work.before[source] | <unsigned int>1 << source
+            of_group.setdefault(work.first_group[source], []).append(arc)
+            work.arcs[arc].source = source
             arc += 1
-        self.work.first_group[i], self.work.second_group[i] = first_group, second_group
+        for arcs in of_group.values():
+            sources = [work.arcs[<int>each].source for each in arcs]
+            last = [
+                each for each, source in zip(arcs, sources) if not any([work.before[<int>other] >> <int>source & 1 for other in sources])
+            ]
+            if len(last) == 1:
+                continue
+            work.joins[work.num_joins] = Join(i, joined, len(last))
+            work.num_joins += 1
+            for each in last:
+                work.joined[joined] = each
+                joined += 1
+        work.first_group[i], work.second_group[i] = first_group, second_group
         self.order[i] = i
-        self.work.number += 1
-        self.work.first_arc[i + 1] = arc
+        work.number += 1
+        work.first_arc[i + 1] = work.first_arc[i] + len(needs)
 
     cdef long long largest_load(self) noexcept nogil:
         """Most ticks that a group has to work."""
@@ -64,16 +82,19 @@ cdef class Orders:
     cdef long long quick_bound(self) noexcept nogil:
         """Lower bound, after `longest_path`: when a group's first activity is ready, its load, and the least that must follow.
 
-        ``heads`` is left with the time at which every activity is ready if groups are ignored.
+        ``heads`` is left with a time before which no activity is ready: the longest path to it, where those that it needs of
+        one group count one after the other.
         """
         cdef const Work* work = &self.work
         cdef const Arc* arc = &work.arcs[0]
+        cdef const Arc* needed
+        cdef const Join* join = &work.joins[0]
         cdef long long[MAX_ACTIVITIES] ends
         cdef long long[MAX_GROUPS] load
         cdef long long[MAX_GROUPS] ready
         cdef long long[MAX_GROUPS] behind
-        cdef long long worst = 0, head, left
-        cdef int i, g
+        cdef long long worst = 0, head, left, start, time, gap
+        cdef int i, g, n
         for g in range(work.num_groups):
             load[g] = 0
             ready[g] = behind[g] = <long long>1 << 60
@@ -82,7 +103,18 @@ cdef class Orders:
             while arc < work.arcs + work.first_arc[i + 1]:
                 head = most(head, ends[arc.source] + arc.transfer)
                 arc += 1
+            while join < work.joins + work.num_joins and join.activity == i:
+                time = 0
+                start = gap = <long long>1 << 60
+                for n in range(join.first, join.first + join.number):
+                    needed = work.arcs + work.joined[n]
+                    time += work.seconds[needed.source]
+                    start = least(start, self.heads[needed.source])
+                    gap = least(gap, needed.transfer)
+                head = most(head, start + time + gap)
+                join += 1
             self.heads[i] = head
+            worst = most(worst, head + self.tails[i])
             ends[i] = head + work.seconds[i]
             left = self.tails[i] - work.seconds[i]
             g = work.first_group[i]

@@ -76,7 +76,7 @@ cdef class PlanAnnealer(PlanState):
         """All of a block but its replicas."""
         cdef Alike alike = self.added.alike[block]
         return (
-            self.size[block], self.types[block], self.added.need[block], self.added.host[block],
+            self.size[block], self.shape[block], self.added.host[block],
             alike.members, alike.areas, alike.rows, alike.bytes,
         )
 

@@ -15,6 +15,12 @@ cdef enum Outcome:
     ABOVE_LIMIT
 
 
+cdef enum:  # of a block on a node
+    FITS
+    TOO_SMALL
+    FORBIDDEN
+
+
 cdef class PlanState(Arena):
     cdef Tables t
     cdef Links links
@@ -28,7 +34,8 @@ cdef class PlanState(Arena):
     cdef int* node  # [B] that of `replicas`
     cdef int* size
     cdef int* group
-    cdef long long* types  # device types that it may stand on
+    cdef int* shape  # row in `standing`
+    cdef char* standing  # [shapes, kinds of nodes]
     # the whole
     cdef int* sync_activity  # [syncs]
     cdef double* total  # [1] the current cost

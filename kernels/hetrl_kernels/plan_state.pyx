@@ -39,16 +39,28 @@ cdef class PlanState(Arena):
         self.num_blocks = len(plan.block_node)
         self.size = self.ints(plan.block_size)
         self.group = self.ints(plan.block_group)
-        self.types = self.words(plan.block_types)
         self.num_groups = max(max(plan.block_group), 0) + 1
         self.total = <double*>self.state(sizeof(double))
         self.replicas = Replicas(links, plan)
         self.node = self.replicas.node
         self.added = Contributions(self.replicas, plan)
+        self.read_standing(plan)
         self.orders = Orders()
         self.read_work()
         self.scale = scale
         self.place_all(plan.block_node)
+
+    def read_standing(self, plan):
+        """On which kinds of nodes blocks may stand: those with equal needs and allowed types of devices have one shape."""
+        cdef int node, shape
+        shapes = {}
+        self.shape = self.ints([shapes.setdefault(each, len(shapes)) for each in zip(plan.block_types, plan.block_need)])
+        self.standing = <char*>self.room(len(shapes) * self.replicas.num_kinds)
+        for (types, need), shape in shapes.items():
+            for node in range(self.t.num_nodes):
+                self.standing[shape * self.replicas.num_kinds + self.t.node_kind[node]] = (
+                    FORBIDDEN if not int(types) >> self.t.node_type[node] & 1 else TOO_SMALL if need > self.t.node_limit[node] else FITS
+                )
 
     def read_work(self):
         """Tasks, then weight syncs, as activities."""
@@ -104,8 +116,7 @@ cdef class PlanState(Arena):
         cdef const Slowest* slowest = self.replicas.slowest + task
         cdef double seconds, first
         cdef Rings* rings
-        if self.replicas.strategies[task].kind == TRAIN:
-            self.replicas.resolve(&self.log, task)
+        self.replicas.resolve(&self.log, task)
         seconds = slowest.slow[1]
         if self.replicas.strategies[task].kind == TRAIN:
             rings = self.added.rings + self.added.of_task[task].rings
@@ -176,17 +187,19 @@ cdef class PlanState(Arena):
 
     cdef bint fits(self, const int* blocks, int number, int target) noexcept nogil:
         """Whether blocks fit on a node's devices."""
+        cdef const char* standing = self.standing + self.links.places[target].kind
         cdef int i
         for i in range(number):
-            if self.added.need[blocks[i]] > self.t.node_limit[target]:
+            if standing[self.shape[blocks[i]] * self.replicas.num_kinds] == TOO_SMALL:
                 return False
         return True
 
     cdef bint may_hold(self, const int* blocks, int number, int target) noexcept nogil:
         """Whether blocks may stand on a node at all."""
+        cdef const char* standing = self.standing + self.links.places[target].kind
         cdef int i
         for i in range(number):
-            if not (self.types[blocks[i]] >> self.t.node_type[target] & 1):
+            if standing[self.shape[blocks[i]] * self.replicas.num_kinds] == FORBIDDEN:
                 return False
         return True
 
@@ -201,8 +214,7 @@ cdef class PlanState(Arena):
         for i in range(self.num_tasks):
             slowest = self.replicas.slowest + i
             if self.replicas.stale_tasks >> i & 1:
-                if self.replicas.strategies[i].kind == TRAIN:
-                    self.replicas.resolve(&self.log, i)
+                self.replicas.resolve(&self.log, i)
                 seconds = slowest.slow[1]
                 if self.replicas.strategies[i].kind == TRAIN:
                     seconds = (slowest.first[1] if slowest.first != NULL else seconds) + (self.t.num_updates - 1) * seconds

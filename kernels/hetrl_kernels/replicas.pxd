@@ -46,8 +46,6 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
     int stamp
     int slower  # whether a stage of it may have become slower in this turn
     double useful  # tokens that a KV pool has use for
-    long long hash  # of its stages' words
-    long long kinds_hash  # of the kinds of nodes in them
     long long unresolved  # 1 where its leaf holds an upper bound
 
 
@@ -90,7 +88,6 @@ cdef class Replicas(Arena):
     cdef int* first_look_replica
     # replicas that a proposal touches
     cdef unsigned long long[MAX_STAGES + 1] weights  # of places in a hash
-    cdef unsigned long long[MAX_STAGES + 1] weights_before  # their sums
     cdef int* touched
     cdef int num_touched
     cdef int turn
@@ -108,8 +105,10 @@ cdef class Replicas(Arena):
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
     cdef void expect(self, int block) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
+    cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
     cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil
+    cdef double scoring_seconds(self, const Replica* replica) noexcept nogil
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil
     cdef void resolve(self, Log* log, int task) noexcept nogil

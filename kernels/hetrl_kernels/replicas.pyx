@@ -43,8 +43,6 @@ cdef class Replicas(Arena):
         self.t = links.t
         for place in range(MAX_STAGES + 1):
             self.weights[place] = weight(place)
-            if place > 0:
-                self.weights_before[place] = self.weights_before[place - 1] + self.weights[place - 1]
         self.num_tasks = self.t.num_tasks
         self.num_kinds = max(self.t.node_kind) + 1
         self.read_strategies(plan)
@@ -225,7 +223,7 @@ cdef class Replicas(Arena):
         self.turn = 1
         for i in range(self.num_replicas):
             replica = self.replicas + i
-            replica.hash = replica.kinds_hash = replica.unresolved = 0
+            replica.unresolved = 0
             replica.stamp = 0
         for b in range(self.num_blocks):
             for i in range(self.first_unit[b], self.first_unit[b + 1]):
@@ -320,7 +318,7 @@ cdef class Replicas(Arena):
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
-        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, link, word, before, change
+        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, link, word, before
         cdef const Pattern* pattern
         cdef Replica* replica
         cdef Passage* passage
@@ -331,13 +329,13 @@ cdef class Replicas(Arena):
             pattern = self.patterns + replica.pattern
             node = nodes[touch.block]
             link = 1 + link_of(places, between, num_groups, node, nodes[touch.next]) if touch.next >= 0 else 0
-            slower = False
             if replica.scores:
                 passage = self.passages + touch.slot
                 work, send = pattern.forward[touch.place * num_kinds + places[node].kind], pattern.send[link]
                 if passage.work == work and passage.send == send:
                     touch += 1
                     continue
+                slower = work > passage.work or send > passage.send
                 put_number(log, &passage.work, work)
                 put_number(log, &passage.send, send)
             else:
@@ -347,12 +345,7 @@ cdef class Replicas(Arena):
                     touch += 1
                     continue
                 put_int(log, self.slot_word + touch.slot, word)
-                put(log, &replica.hash, replica.hash + (word - before) * <long long>self.weights[touch.place])
-                change = (word >> LINK_BITS) - (before >> LINK_BITS)
-                if change:
-                    put(log, &replica.kinds_hash, replica.kinds_hash + change * <long long>self.weights[touch.place])
-                    slower = change > 0 or not pattern.ordered
-                slower = slower or word & LINK_MASK > before & LINK_MASK
+                slower = not pattern.ordered or word >> LINK_BITS > before >> LINK_BITS or word & LINK_MASK > before & LINK_MASK
             if replica.stamp != self.turn:
                 replica.stamp = self.turn
                 replica.slower = self.fresh
@@ -379,19 +372,16 @@ cdef class Replicas(Arena):
         for i in range(self.num_touched):
             replica = self.replicas + self.touched[i]
             self.stale_tasks |= <unsigned int>1 << replica.task
-            if replica.scores:  # faster worked out than looked up
-                seconds = score_seconds(
-                    replica.num_stages, self.patterns[replica.pattern].num_micro_batches, self.passages + replica.first
-                )
-                self.write_leaves(log, replica, seconds, seconds)
-                continue
-            link = 0
-            if self.strategies[replica.task].kind == TRAIN and not replica.slower:
+            if not replica.slower:
                 self.loosen(log, replica)
                 continue
+            link = 0
             if replica.num_stages > SHORT_PIPELINE and self.strategies[replica.task].kind == TRAIN:
                 link = slowest_link(replica.num_stages, self.slot_word + replica.first)
-            if link:
+            if replica.scores:
+                seconds = self.scoring_seconds(replica)
+                self.write_leaves(log, replica, seconds, seconds)
+            elif link:
                 entry = self.upper_bound(replica, link)
                 self.write_leaves(log, replica, entry.seconds * BOUND_FACTOR, entry.first * BOUND_FACTOR)
             else:
@@ -408,15 +398,27 @@ cdef class Replicas(Arena):
             raise_leaf(log, slowest.first, slowest.size, replica.leaf, first)
 
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil:
-        """A training replica that became no slower: what it took is an upper bound now."""
+        """A replica that became no slower: what it took is an upper bound now."""
         cdef const Slowest* slowest = self.slowest + replica.task
         cdef int leaf = slowest.size + replica.leaf
         if replica.unresolved:
             return
-        self.write_leaves(
-            log, replica, slowest.slow[leaf] * BOUND_FACTOR, slowest.first[leaf] * BOUND_FACTOR if slowest.first != NULL else 0.0
-        )
         put(log, &replica.unresolved, 1)
+        if not replica.scores:  # whose seconds are in order to the last bit
+            self.write_leaves(
+                log, replica, slowest.slow[leaf] * BOUND_FACTOR, slowest.first[leaf] * BOUND_FACTOR if slowest.first != NULL else 0.0
+            )
+
+    cdef double scoring_seconds(self, const Replica* replica) noexcept nogil:
+        """Seconds of a scoring replica: faster worked out than looked up."""
+        return score_seconds(replica.num_stages, self.patterns[replica.pattern].num_micro_batches, self.passages + replica.first)
+
+    cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil:
+        cdef unsigned long long hash = <unsigned long long>tokens * self.weights[MAX_STAGES]
+        cdef int j
+        for j in range(replica.num_stages):
+            hash += words[j] * self.weights[j]
+        return self.signatures.find(hash, replica.pattern, tokens, words, replica.num_stages)
 
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil:
         """Seconds of a replica, worked out where it looks like none before."""
@@ -429,10 +431,7 @@ cdef class Replicas(Arena):
             for j in range(replica.num_stages):
                 nodes[j] = self.node[self.slot_block[replica.first + j]]
             tokens = self.tokens_of(replica, nodes)
-        entry = self.signatures.find(
-            <unsigned long long>replica.hash + <unsigned long long>tokens * self.weights[MAX_STAGES], replica.pattern, tokens, words,
-            replica.num_stages,
-        )
+        entry = self.find(replica, tokens, words)
         if not entry.known:
             self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
             entry.known = True
@@ -447,10 +446,7 @@ cdef class Replicas(Arena):
         for j in range(replica.num_stages):
             slowed[j] = words[j] & ~LINK_MASK | link
         slowed[replica.num_stages - 1] &= ~LINK_MASK
-        entry = self.signatures.find(
-            (<unsigned long long>replica.kinds_hash << LINK_BITS) + link * self.weights_before[replica.num_stages - 1],
-            replica.pattern, 0.0, slowed, replica.num_stages,
-        )
+        entry = self.find(replica, 0.0, slowed)
         if not entry.known:
             train_seconds(self.patterns + replica.pattern, self.num_kinds, slowed, &entry.seconds, &entry.first)
             entry.known = True
@@ -460,6 +456,7 @@ cdef class Replicas(Arena):
         """Work out replicas until those that decide are not mere bounds."""
         cdef Slowest* slowest = self.slowest + task
         cdef Entry* entry
+        cdef double seconds
         cdef int r
         while True:
             r = slowest.replica_of[top_leaf(slowest.slow, slowest.size)]
@@ -467,6 +464,10 @@ cdef class Replicas(Arena):
                 r = slowest.replica_of[top_leaf(slowest.first, slowest.size)]
             if r < 0 or not self.replicas[r].unresolved:
                 return
-            entry = self.entry_of(self.replicas + r)
-            self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
+            if self.replicas[r].scores:
+                seconds = self.scoring_seconds(self.replicas + r)
+                self.write_leaves(log, self.replicas + r, seconds, seconds)
+            else:
+                entry = self.entry_of(self.replicas + r)
+                self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
             put(log, &self.replicas[r].unresolved, 0)

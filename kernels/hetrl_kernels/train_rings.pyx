@@ -175,9 +175,8 @@ cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
     rings.num_touched = 0
 
 
-cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept nogil:
+cdef void read_ring(Tables t, Links links, Rings* rings, int stage, StageRing* ring) noexcept nogil:
     """What the counts of a stage say of its ring."""
-    cdef StageRing ring
     cdef Hops* outer = rings.outer + stage
     cdef Hops* inner = rings.inner + stage
     cdef int flows = highest(rings.flows + stage), several = first_bit(inner.by_bandwidth, rings.hop_words)
@@ -196,25 +195,27 @@ cdef StageRing ring_of(Tables t, Links links, Rings* rings, int stage) noexcept 
     ring.most_ranks = ring.per_node * rings.degree
     ring.slowest_host_link = 0.0  # of no interest here
     ring.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
-    return ring
 
 
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil:
     """Exposed seconds of one update's communication, the slowest stage deciding; 0 with one replica."""
     cdef StageRing ring
+    cdef unsigned long long stale = rings.stale
     cdef double worst = 0.0
     cdef int j
     if rings.num_replicas == 1:
         return 0.0
-    for j in range(rings.num_stages):
-        if rings.stale >> j & 1:
-            ring = ring_of(t, links, rings, j)
-            put_number(
-                log, rings.seconds + j,
-                update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + j, rings.num_micro_batches),
-            )
-        worst = fmax(worst, rings.seconds[j])
+    while stale:
+        j = lowest_bit(stale)
+        stale &= stale - 1
+        read_ring(t, links, rings, j, &ring)
+        put_number(
+            log, rings.seconds + j,
+            update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + j, rings.num_micro_batches),
+        )
     rings.stale = 0
+    for j in range(rings.num_stages):
+        worst = fmax(worst, rings.seconds[j])
     return worst
 
 
