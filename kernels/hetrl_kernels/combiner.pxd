@@ -9,12 +9,17 @@ cdef class Combiner:
     cdef Tables t
     cdef Finder finder
     cdef Devices devices
-    cdef int cells, number, visits
+    cdef int cells, number, visits, num_trained, longest
     cdef long long no_room
     cdef list tasks, lists
     cdef int[MAX_TASKS] trainer
     cdef bint[MAX_TASKS] is_engine
-    cdef double[MAX_TASKS + 1] ahead
+    cdef bint drops_idle
+    cdef dict syncs  # (marks of the sending nodes, layout) -> seconds
+    cdef dict places  # trainer -> marks of its nodes; of None: of nodes with devices outside the group
+    cdef double[MAX_TASKS + 1] ahead, priced_ahead
+    cdef double* cost
+    cdef double* cheapest
     cdef int[MAX_TASKS + 1][MAX_TASKS] roomy
     cdef double[MAX_TASKS + 1] generating
     cdef double* limit
@@ -29,8 +34,12 @@ cdef class Combiner:
     cdef list chosen, best
     cdef readonly double best_seconds
 
-    cdef list run(self)
+    cdef list run(self, bint drops_idle)
+    cdef double weight_sync(self, int index, Option option)
+    cdef bytes places_of(self, Option trainer)
     cdef void look_ahead(self)
+    cdef void price(self, int index)
+    cdef void sum_ahead(self, double* ahead)
     cdef void descend(self, int index, double seconds)
     cdef void engines(self, int index, double seconds)
     cdef void attempt(self, int index, double seconds, Option option)

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from hetrl_kernels.fronts cimport ExactFinder
-from hetrl_kernels.groups cimport sync_from
+from hetrl_kernels.transfers cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport DROPPED, RESIDENT, SHARED
 from hetrl_kernels.options cimport Option

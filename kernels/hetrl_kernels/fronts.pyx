@@ -8,7 +8,7 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from hetrl_kernels.groups cimport sync_from
+from hetrl_kernels.transfers cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
 from hetrl_kernels.options cimport Candidate, Finder, Option

@@ -20,6 +20,7 @@ cdef class Steps:
     cdef readonly dict groups
     cdef dict costs, bounds, transfers, areas
     cdef bint dollars
+    cdef bint drops_idle  # engines and scorers without prompts do not enter the plan
     cdef double most_dollars
     cdef double[:, ::1] fluid  # [A, Y] device-seconds of a task on devices of one type
     cdef double[::1] latency  # [A] seconds that no number of devices undercuts
@@ -51,6 +52,3 @@ cdef class Steps:
     cdef double step_seconds(self, list choices)
     cdef double data_seconds(self, Option source, Option target, bint same_group)
     cdef double sync_seconds(self, Option source, Option target)
-
-
-cdef double sync_from(Tables t, const int* sources, Option target) noexcept

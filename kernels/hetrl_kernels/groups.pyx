@@ -5,12 +5,12 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 
 from hetrl_kernels.combiner cimport Combiner
-from hetrl_kernels.tables cimport fmax, fmin
-from hetrl_kernels.layouts cimport Devices, Layout
+from hetrl_kernels.layouts cimport Devices
 from hetrl_kernels.memory cimport SHARED
 from hetrl_kernels.options cimport Finder, Option
 from hetrl_kernels.schedule cimport MAX_ACTIVITIES, Activities, asynchronous_period, best_schedule
-from hetrl_kernels.tables cimport PHASE_SYNC, SCORE, TRAIN, Tables
+from hetrl_kernels.tables cimport SCORE, TRAIN, Tables, fmax
+from hetrl_kernels.transfers cimport data_seconds, sync_from
 
 cdef enum:
     SMALL_FLEET = 32  # transfers are memoised in larger ones
@@ -53,6 +53,7 @@ cdef class Steps:
         self.bounds = {}
         self.transfers = {}
         self.areas = {}
+        self.drops_idle = finder.cutoff < 0  # the exact solver keeps them
 
     cdef Devices area(self, bytes key):
         found = self.areas.get(key)
@@ -71,7 +72,7 @@ cdef class Steps:
         if devices.num_devices:
             self.num_combined += 1
             combiner = Combiner(self.finder, tasks, devices)
-            best = combiner.run()
+            best = combiner.run(self.drops_idle)
             if best is not None:
                 by_task = {(<Option>option).task: option for option in best}
                 choice = Choice.__new__(Choice)
@@ -351,9 +352,8 @@ cdef class Steps:
     cdef double data_seconds(self, Option source, Option target, bint same_group):
         """Rollouts or scores over the best link between the two tasks' nodes; nothing on the same devices."""
         cdef Tables t = self.t
-        cdef int a, b
+        cdef int a
         cdef bint same = same_group
-        cdef double bandwidth = 0.0, latency = INFINITY
         for a in range(t.num_nodes):
             if not same:
                 break
@@ -363,15 +363,7 @@ cdef class Steps:
         key = (id(source), id(target))
         if t.num_nodes > SMALL_FLEET and key in self.transfers:
             return self.transfers[key]
-        for a in range(t.num_nodes):
-            if not source.used[a]:
-                continue
-            for b in range(t.num_nodes):
-                if target.used[b] and (
-                    t.link_bandwidth[a, b] > bandwidth or (t.link_bandwidth[a, b] == bandwidth and t.link_latency[a, b] < latency)
-                ):
-                    bandwidth, latency = t.link_bandwidth[a, b], t.link_latency[a, b]
-        cdef double seconds = latency + t.transfer_bytes[target.task, source.task] / bandwidth
+        cdef double seconds = data_seconds(t, source, target)
         if t.num_nodes > SMALL_FLEET:
             self.transfers[key] = seconds
         return seconds
@@ -381,47 +373,7 @@ cdef class Steps:
         key = (id(source), id(target))
         if self.t.num_nodes > SMALL_FLEET and key in self.transfers:
             return self.transfers[key]
-        cdef double seconds = sync_from(self.t, source.used, target)
+        cdef double seconds = sync_from(self.t, source.used, target, self.drops_idle)
         if self.t.num_nodes > SMALL_FLEET:
             self.transfers[key] = seconds
         return seconds
-
-
-cdef double sync_from(Tables t, const int* sources, Option target) noexcept:
-    """Seconds of a weight sync from the nodes with any ``sources`` to an option (see the readable evaluator)."""
-    cdef Layout layout = target.layout
-    cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
-    cdef double* sent = received + t.num_nodes
-    cdef double whole = t.transfer_weights[target.task], each, local = 0.0, slowest = 0.0, worst = 0.0
-    cdef int i, d, slot, first, node, other, nearest, kind, model = t.task_model[target.task]
-    for i in range(layout.num_replicas):
-        first = 0
-        for slot in range(layout.first[i], layout.first[i + 1]):
-            node = layout.node[slot]
-            each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
-            first += layout.layers[slot]
-            for d in range(layout.degree):
-                received[node] = fmin(whole, received[node] + each)
-            local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
-    for node in range(t.num_nodes):
-        if received[node] == 0 or sources[node]:
-            continue
-        nearest = -1
-        for other in range(t.num_nodes):
-            if sources[other] and (
-                nearest < 0
-                or t.link_bandwidth[other, node] > t.link_bandwidth[nearest, node]
-                or (t.link_bandwidth[other, node] == t.link_bandwidth[nearest, node] and sent[other] < sent[nearest])
-            ):
-                nearest = other
-        sent[nearest] += received[node]
-        slowest = fmax(slowest, t.link_latency[nearest, node] + received[node] / t.link_bandwidth[nearest, node])
-    for node in range(t.num_nodes):
-        if sent[node] > 0:
-            slowest = fmax(slowest, sent[node] / t.node_nic[node])
-    for node in range(t.num_nodes):
-        if target.used[node]:
-            kind = t.node_type[node]
-            worst = fmax(worst, t.calibration[kind, PHASE_SYNC, 0] * (slowest + local) + t.calibration[kind, PHASE_SYNC, 1])
-    free(received)
-    return worst

@@ -20,6 +20,8 @@ from hetrl_kernels.shares cimport Shares
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, Tables
 from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_fluid, score_replica, train_replica
 
+from bisect import insort
+
 import cython
 import numpy as np
 
@@ -334,15 +336,15 @@ cdef class Finder:
         for l in range(len(found)):
             fastest = self.train_candidates(task, found[l], l, &candidates, &number, &room, fastest)
         qsort(candidates, number, sizeof(Candidate), compare_candidates)
-        cdef list front = [], marks = []
+        cdef list front = [], marks = [], ranked = []
         cdef Option option
-        cdef double leanest_active = INFINITY, leanest_idle = INFINITY
+        cdef double leanest_active = INFINITY, leanest_idle = INFINITY, last = INFINITY  # seconds of the last that the front holds
         cdef int i, dominated, overflow = 0
         for i in range(number):
             if candidates[i].bound > SLOW_RATIO * fastest:
                 self.cut("SLOW_LAYOUT", number - i)
                 break
-            if len(front) >= self.max_options and candidates[i].active >= leanest_active and candidates[i].idle >= leanest_idle:
+            if (candidates[i].bound >= last or len(front) >= 2 * self.max_options) and candidates[i].active >= leanest_active and candidates[i].idle >= leanest_idle:
                 overflow += 1
                 continue
             dominated = 0
@@ -368,6 +370,9 @@ cdef class Finder:
             fastest = fmin(fastest, option.seconds)
             marks.append((option.seconds, candidates[i].active, candidates[i].idle, candidates[i].host))
             front.append(option)
+            insort(ranked, option.seconds)
+            if len(ranked) >= self.max_options:
+                last = ranked[self.max_options - 1]
             leanest_active = fmin(leanest_active, candidates[i].active)
             leanest_idle = fmin(leanest_idle, candidates[i].idle)
         free(candidates)
