@@ -72,10 +72,9 @@ class Space:
             f"has a number of devices of every node class [{classes}], {len(self.vectors)} vectors in all, on as few "
             "nodes as possible: whole nodes and one remainder per class; remainders of several groups share nodes. "
             "Devices may stay unused. Of every task all layouts, micro-batches, recomputation, sharding and residency "
-            "that the hybrid search knows (docs/search.md), without its cuts for speed, pipelines over mixed devices also "
-            "with the fastest stages filled first; shares of the replicas by the "
-            "search's rounds or by exact threshold fill, whichever is faster; engines take the room that is left "
-            "beside the others."
+            "that the hybrid search knows (docs/search.md), without its cuts for speed, pipelines over mixed devices "
+            "also with the fastest stages filled first; shares of the replicas by the search's rounds or by exact "
+            "threshold fill, whichever is faster; engines take the room that is left beside the others."
         )
         if self.best_links:
             text += (

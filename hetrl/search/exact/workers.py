@@ -41,7 +41,7 @@ class Workers:
         self.pool: Pool | None = None
 
     def fastest(self, items: Sequence[Item]) -> list[Fastest]:
-        """Per item the seconds of the fastest option, of the fastest with the trained weights, and of the least sync."""
+        """Per item the seconds of the fastest option, the fastest with the trained weights, and the least sync."""
         if self.number == 1 or len(items) < FEWEST_ITEMS:
             return [_fastest(self.problem, item) for item in items]
         if self.pool is None:
