@@ -28,7 +28,8 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.search.exact.milp import UNITS, solve_mps
 from hetrl.search.exact.solver import solve_exact
 from hetrl.spec.job import Job
-from hetrl.spec.presets import benchmark_names
+from hetrl.spec.load import job_from_values
+from hetrl.spec.presets import benchmark_instance, benchmark_names
 
 PROOFS = {
     "guide20": "guide20_ppo",
@@ -37,7 +38,13 @@ PROOFS = {
     "paper64_uniform_wan/GRPO": "paper64_uniform_wan_grpo",
     "paper64_uniform_wan/PPO": "paper64_uniform_wan_ppo",
     "paper64_wan/PPO": "paper64_wan_ppo",
+    "fleet128/GRPO": "fleet128_grpo",
+    "fleet128/PPO": "fleet128_ppo",
 }
+FLEET128 = (("H100", "NVLink-900G"),) * 6 + (("A100-80GB", "NVLink-600G"),) * 6 + (("L40S", "PCIe-Gen4"),) * 4
+"""Nodes of eight devices: 128 of three types."""
+GAPS = {"fleet128/GRPO": 0.03, "fleet128/PPO": 0.03}
+"""Gaps that are good enough; none elsewhere."""
 LONGEST_SECONDS = 1800.0
 Row = dict[str, Any]
 
@@ -64,14 +71,36 @@ class Cache:
         return self.rows[key]
 
 
-def solve_row(job: Job) -> Row:
-    """Solve one job: status, optimum, bound, what the hybrid search found, work done."""
-    result = solve_exact(job, UnitCosts(CostModel.builtin(), job.precision), time_limit_seconds=LONGEST_SECONDS)
+def fleet_job(name: str) -> Job:
+    """A benchmark instance, or Llama-3-8B in every role on 128 devices of three types."""
+    if not name.startswith("fleet128"):
+        return benchmark_instance(name, {"optimizer.max_search_seconds": 600})
+    nodes = [
+        {"id": f"node-{number:02d}", "gpus": 8, "type": kind, "interconnect": link, "network": "100Gbps"}
+        for number, (kind, link) in enumerate(FLEET128)
+    ]
+    algorithm = name.partition("/")[2]
+    roles = ("actor", "reward", "reference", "critic")[: 4 if algorithm == "PPO" else 3]
+    workflow = {"algorithm": algorithm, **{f"{role}_model": "Llama-3-8B" for role in roles}}
+    batch = {"num_prompts": 512 if algorithm == "PPO" else 64, "responses_per_prompt": 8 if algorithm == "GRPO" else 1}
+    return job_from_values(
+        {"workflow": workflow, "cluster_topology": {"nodes": nodes}, "batch": batch},
+        source=name,
+        overrides={"optimizer.max_search_seconds": 600},
+    )
+
+
+def solve_row(job: Job, gap: float = 0.0) -> Row:
+    """Solve one job: status, optimum, bound, the plan that is returned, what the hybrid search found, work done."""
+    costs = UnitCosts(CostModel.builtin(), job.precision)
+    result = solve_exact(job, costs, gap=gap, time_limit_seconds=LONGEST_SECONDS)
     row: Row = {"status": result.status, "counts": dict(result.counts)}
-    if result.plan is not None:
+    if result.plan is not None and result.estimate is not None:
         row.update(
             objective=result.objective,
             lower_bound=result.lower_bound,
+            proven_gap_percent=100 * result.gap,
+            plan_step_seconds=result.estimate.step_seconds,
             hybrid_gap_percent=100 * (result.seed_objective / result.objective - 1),
         )
     if result.certificate is not None:
@@ -102,8 +131,8 @@ def compared(seed: int) -> Row:
 def proof(name: str) -> Row:
     """Prove one instance in a process of its own: wall and CPU seconds, memory, and its row."""
     code = (
-        "import json, sys; from benchmarks.exact import solve_row; from hetrl.spec.presets import benchmark_instance\n"
-        "print(json.dumps(solve_row(benchmark_instance(sys.argv[1], {'optimizer.max_search_seconds': 600}))))"
+        "import json, sys; from benchmarks.exact import GAPS, fleet_job, solve_row\n"
+        "print(json.dumps(solve_row(fleet_job(sys.argv[1]), GAPS.get(sys.argv[1], 0.0))))"
     )
     with tempfile.TemporaryFile() as output:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -134,7 +163,7 @@ def main() -> None:
         seed += 1
     names = args.proofs
     if names is None:
-        names = [name for name in benchmark_names() if not name.startswith("synthetic")]
+        names = [*(name for name in benchmark_names() if not name.startswith("synthetic")), *GAPS]
     proofs = {name: cache.row(name, lambda name=name: proof(name)) for name in names}  # type: ignore[misc]
     rows = [cache.row(f"small {seed}", lambda seed=seed: solve_row(small_job(seed))) for seed in range(args.small)]  # type: ignore[misc]
     gaps = [row["hybrid_gap_percent"] for row in (*proofs.values(), *rows) if row["status"] == "optimal"]
@@ -148,6 +177,7 @@ def main() -> None:
         "proof_seconds": {PROOFS[name]: row["wall_seconds"] for name, row in proofs.items() if name in PROOFS},
         "proof_cpu_seconds": {PROOFS[name]: row["cpu_seconds"] for name, row in proofs.items() if name in PROOFS},
         "proof_status": {name: row["status"] for name, row in proofs.items()},
+        "proven_gap_percent": {name: row.get("proven_gap_percent") for name, row in proofs.items()},
         "peak_memory_bytes": max((row["peak_memory_bytes"] for row in proofs.values()), default=None),
         "hybrid_gap_percent": {
             "median": statistics.median(gaps) if gaps else None,

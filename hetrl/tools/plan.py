@@ -25,6 +25,7 @@ from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
+from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
@@ -228,10 +229,15 @@ def document_of(
 
 
 def _proof_entries(job: Job, proof: ExactResult, certificate: str) -> dict[str, object]:
-    """Return what plan.json says of a proof; the bound is in the objective's unit."""
+    """Return what plan.json says of a proof, in the objective's unit.
+
+    ``objective_value`` is the proven optimum of the declared space, where there is one; ``plan_value`` is what the plan
+    that is returned takes, which level 5 may have led out of the space.
+    """
     return {
         "status": proof.status,
         "objective_value": proof.objective,
+        "plan_value": objective_of(job, proof.estimate) if proof.estimate is not None else None,
         "lower_bound": proof.lower_bound,
         "mip": job.optimizer.mip,
         "declared_space": proof.space.text,

@@ -199,9 +199,12 @@ def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
     unit = "$ per step" if job.optimizer.minimises_dollars else "s"
     if proof.status == "optimal" and proof.gap <= 1e-9:
         lines = [f"proven: the optimum of the declared space is {proof.objective:.5g} {unit}"]
-        gain = 1.0 - objective_of(job, proof.estimate) / proof.objective if proof.estimate is not None else 0.0
+        value = objective_of(job, proof.estimate) if proof.estimate is not None else proof.objective
+        gain = 1.0 - value / proof.objective
         if gain > 1e-9:
-            lines.append(f"level 5 (layers and shares split anew) leaves the space and gains {gain:.2%}")
+            lines.append(
+                f"the plan takes {value:.5g} {unit}, {gain:.2%} less: level 5, or the search, leads out of that space"
+            )
     elif proof.status == "optimal":
         lines = [f"proven to be within {proof.gap:.2%} of the best plan of the declared space"]
     else:

@@ -1,6 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """All ways to run a group of tasks on its devices of which none replaces another, and the same on other, equal nodes."""
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -168,31 +169,32 @@ cdef class GroupColumns:
         self.descend(0, None)
         return self.found
 
-    cdef void descend(self, int index, Option shared):
+    cdef int descend(self, int index, Option shared) except -1:
         """``shared`` is the option with which the train task's scorer goes, already decided."""
         cdef int i, task, partner = -1
         cdef Option option, score
         self.visits += 1
         if self.visits > 1000 * self.max_columns or len(self.found) > self.max_columns:
             self.overflow = True
-            return
-        if self.visits % 1024 == 0 and monotonic() > self.deadline:
-            self.stopped = True
+            return 0
+        if self.visits % 1024 == 0:
+            PyErr_CheckSignals()
+            self.stopped = monotonic() > self.deadline
         if self.stopped:
-            return
+            return 0
         if index == self.number:
             self.keep()
-            return
+            return 0
         if self.dominated(index) or not self.engine_remains(index):
-            return
+            return 0
         task = self.tasks[index]
         if self.t.task_kind[task] == GENERATE:
             for option in self.lists[index]:
                 self.engines(index, option)
-            return
+            return 0
         if self.t.task_kind[task] == SCORE and shared is not None and self.trainer[index] >= 0:
             self.attempt(index, shared, None)
-            return
+            return 0
         if self.t.task_kind[task] == TRAIN:
             for i in range(index + 1, self.number):
                 if self.trainer[i] == index:
@@ -203,13 +205,13 @@ cdef class GroupColumns:
         for option in self.lists[index]:
             self.attempt(index, option, shared)
 
-    cdef void engines(self, int index, Option alone):
+    cdef int engines(self, int index, Option alone) except -1:
         """The engine beside what is chosen, its weights resident or dropped while it is idle."""
         cdef int cell
         cdef double held, busy
         cdef Option other, beside
         if not self.of_use(index, alone) or (self.found and self.dominated_by_engine(index, alone)):
-            return
+            return 0
         for cell in range(self.cells):
             held = busy = 0.0
             for each in self.chosen:
@@ -260,11 +262,11 @@ cdef class GroupColumns:
                 return True
         return False
 
-    cdef void attempt(self, int index, Option option, Option shared):
+    cdef int attempt(self, int index, Option option, Option shared) except -1:
         cdef int phase = self.phase_of[option.task]
         cdef double before = self.spent[phase], last
         if not self.of_use(index, option):
-            return
+            return 0
         self.chosen.append(option)
         last = self.spent[self.last_phase]
         self.sync[index] = self.own_sync(index, option)

@@ -114,17 +114,27 @@ class _Solver:
         return self.timed_out
 
     def run(self, warm_start: Plan | None) -> ExactResult:
-        """Solve; widen the cutoff where the warm start lies outside the space."""
+        """Solve; what is known is returned when the time is over or at Ctrl-C."""
         seed = self.seed(warm_start)
         seed_objective = math.inf
         incumbent = Incumbent(self.problem, math.inf)
+        lower = 0.0 if self.problem.dollars else self.floor
         if seed is not None:
-            estimate = evaluate(self.job, seed, self.costs)
-            seed_objective = estimate.usd_per_step if self.problem.dollars else estimate.step_seconds  # type: ignore[assignment]
+            seed_objective = objective_of(self.job, evaluate(self.job, seed, self.costs))
             index = self.job.workflow.index
             self.start_groups = {frozenset(map(index, group.tasks)) for group in seed.groups if group.tasks}
-            if not self.problem.space.best_links:
+        try:
+            if seed is not None and not self.problem.space.best_links:
                 self.offer_plan(seed, incumbent)
+            lower = self.widen(seed_objective, incumbent)
+        except KeyboardInterrupt:
+            if seed is None:
+                raise
+            self.interrupted = True
+        return self.result(seed, seed_objective, incumbent, lower)
+
+    def widen(self, seed_objective: float, incumbent: Incumbent) -> float:
+        """Search below the start; where it lies outside the space, and nothing is found, below ever higher cutoffs."""
         cutoff = incumbent.objective
         if math.isinf(cutoff) and math.isfinite(seed_objective):
             # the step on the best links is shorter than the start, which is not so for plans outside the space
@@ -133,10 +143,9 @@ class _Solver:
             incumbent.objective = min(incumbent.objective, cutoff)
             lower = self.search(incumbent)
             if incumbent.placed is not None or self.timed_out or self.interrupted or math.isinf(cutoff):
-                break
+                return lower
             cutoff = math.inf if cutoff > 3 * seed_objective else 1.5 * cutoff
             incumbent.objective = math.inf
-        return self.result(seed, seed_objective, incumbent, lower)
 
     def seed(self, warm_start: Plan | None) -> Plan | None:
         """Return a plan to start from."""
@@ -232,7 +241,7 @@ class _Solver:
                 open_bounds[number] = math.inf
             self.explore(screened, incumbent, open_bounds)
         except KeyboardInterrupt:
-            if incumbent.placed is None:
+            if incumbent.placed is None and not self.start_groups:
                 raise
             self.interrupted = True
         return self.lower(open_bounds, incumbent)

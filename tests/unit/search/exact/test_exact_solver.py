@@ -13,10 +13,12 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.tables import CostTables
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import SpecError
+from hetrl.plan.plan import Group
 from hetrl.plan.rules import plan_problems
 from hetrl.search.exact import Certificate, ExactResult, NodeClass, space
 from hetrl.search.exact.milp import UNITS, solve_mps
 from hetrl.search.exact.solver import solve_exact
+from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from tests.helpers.jobs import two_nodes, workflow_job
@@ -183,3 +185,25 @@ def test_certificates_are_frozen() -> None:
     assert result.certificate is not None
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.certificate.optimum_seconds = 0.0  # type: ignore[misc]
+
+
+def test_an_interrupt_gives_the_best_plan_with_a_bound() -> None:
+    job = workflow_job("GRPO")
+    exact = solved(job)
+
+    def interrupt(*_: float) -> None:
+        raise KeyboardInterrupt
+
+    result = solved(job, progress=interrupt)
+    assert result.interrupted
+    assert result.status == "feasible"
+    assert result.plan is not None
+    assert result.lower_bound <= exact.objective * (1 + 1e-12) <= result.objective * (1 + 2e-12)
+
+
+def test_idle_groups_of_a_start_are_no_groups() -> None:
+    job = workflow_job("GRPO")
+    start = solve(job, UnitCosts(CostModel.builtin(), job.precision)).plan
+    idle = dataclasses.replace(start, groups=(*start.groups, Group(tasks=(), devices=())))
+    result = solved(job, warm_start=idle)
+    assert result.objective == pytest.approx(solved(job).objective, rel=1e-12)
