@@ -1,5 +1,7 @@
 """What blocks add to the nodes they stand on: gradient rings, areas, tallies, weight syncs, host RAM."""
 
+from cython cimport final
+
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.replicas cimport Replicas
@@ -51,6 +53,7 @@ cdef struct Alike:  # of one block: equal where it adds the same, wherever it st
     int bytes
 
 
+@final
 cdef class Contributions(Arena):
     cdef Tables t
     cdef Links links

@@ -5,6 +5,8 @@ A block adds the same wherever it stands, times what the kind of its node makes 
 that in which they differ.
 """
 
+from cython cimport final
+
 from hetrl_kernels.memory cimport HOST, SHARED
 from hetrl_kernels.replicas cimport Strategy
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
@@ -12,6 +14,7 @@ from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
 from hetrl_kernels.undo cimport highest, lowest_bit, put, tally
 
 
+@final
 cdef class Contributions(Arena):
     """Nodes without blocks.
 

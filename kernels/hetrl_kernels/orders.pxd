@@ -1,5 +1,7 @@
 """The shortest schedule in whole ticks: sums are exact, so that it does not matter in which order they are built."""
 
+from cython cimport final
+
 from hetrl_kernels.schedule cimport MAX_ACTIVITIES, MAX_GROUPS
 
 cdef enum:
@@ -31,6 +33,7 @@ cdef struct Work:
     unsigned int before[MAX_ACTIVITIES]  # all that an activity needs, directly or not
 
 
+@final
 cdef class Orders:
     cdef Work work
     cdef int[MAX_ACTIVITIES] order  # the best of the last search

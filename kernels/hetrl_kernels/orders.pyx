@@ -6,6 +6,9 @@ searched; else all orders that matter are tried, depth first.
 """
 
 
+from cython cimport final
+
+
 cdef inline long long most(long long a, long long b) noexcept nogil:
     return a if a > b else b
 
@@ -14,6 +17,7 @@ cdef inline long long least(long long a, long long b) noexcept nogil:
     return a if a < b else b
 
 
+@final
 cdef class Orders:
     """A schedule; the caller adds activities in a topological order, and fills in the ticks of ``work``."""
 

@@ -5,6 +5,7 @@ The threshold is drawn before a move is costed, so that a lower bound above it e
 are accepted are the same as without.
 """
 
+from cython cimport final
 from libc.math cimport INFINITY, log, pow
 from libc.string cimport memcpy
 
@@ -19,6 +20,7 @@ cdef enum:
     FAR_SLOTS = 1024  # plans with more are fetched ahead; smaller ones stay in the cache
 
 
+@final
 cdef class PlanAnnealer(PlanState):
     """A plan whose blocks move.
 
@@ -116,20 +118,22 @@ cdef class PlanAnnealer(PlanState):
     cdef void move_to(self, const int* nodes) noexcept nogil:
         """Put every block on a given node."""
         cdef int b
-        self.log.on = False
         self.replicas.turn += 1
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
                 self.added.settle(&self.log, b, self.node[b], -1)
+                forget(&self.log)
         for b in range(self.num_blocks):
             if self.node[b] != nodes[b]:
                 self.added.settle(&self.log, b, nodes[b], 1)
                 self.replicas.shift(&self.log, b, nodes[b])
+                forget(&self.log)
         for b in range(self.num_blocks):
             self.replicas.touch(&self.log, b, True)
+            forget(&self.log)
         self.replicas.refresh(&self.log)
         self.cost(INFINITY)
-        self.log.on = True
+        forget(&self.log)
         self.list_blocks()
 
     cdef bint draw(self, unsigned long long* random, bint between_groups) noexcept nogil:

@@ -13,7 +13,11 @@ from hetrl_kernels.replicas cimport Slowest
 from hetrl_kernels.schedule cimport MAX_GROUPS
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds, refresh_nodes
-from hetrl_kernels.undo cimport LOG_ROOM, IntWrite, NumberWrite, WordWrite, put, put_number, take_back
+from hetrl_kernels.undo cimport IntWrite, NumberWrite, WordWrite, forget, put, put_number, take_back
+
+cdef enum:
+    LEAST_ROOM = 1 << 20
+    ROOM_PER_REPLICA = 64
 
 
 cdef class PlanState(Arena):
@@ -32,9 +36,6 @@ cdef class PlanState(Arena):
     def __init__(self, Links links, plan, double scale=0.0):
         self.t = links.t
         self.links = links
-        self.log.words = <WordWrite*>self.room(LOG_ROOM * sizeof(WordWrite))
-        self.log.numbers = <NumberWrite*>self.room(LOG_ROOM * sizeof(NumberWrite))
-        self.log.ints = <IntWrite*>self.room(LOG_ROOM * sizeof(IntWrite))
         self.num_tasks = self.t.num_tasks
         self.num_blocks = len(plan.block_node)
         self.size = self.ints(plan.block_size)
@@ -43,12 +44,21 @@ cdef class PlanState(Arena):
         self.total = <double*>self.state(sizeof(double))
         self.replicas = Replicas(links, plan)
         self.node = self.replicas.node
+        self.make_log()
         self.added = Contributions(self.replicas, plan)
         self.read_standing(plan)
         self.orders = Orders()
         self.read_work()
         self.scale = scale
         self.place_all(plan.block_node)
+
+    def make_log(self):
+        """Room for the writes of one proposal: at most a path to the roots of two trees per replica, and some per block moved."""
+        cdef size_t room = LEAST_ROOM + ROOM_PER_REPLICA * self.replicas.num_replicas
+        self.log.words = <WordWrite*>self.room(room * sizeof(WordWrite))
+        self.log.numbers = <NumberWrite*>self.room(room * sizeof(NumberWrite))
+        self.log.ints = <IntWrite*>self.room(room * sizeof(IntWrite))
+        forget(&self.log)
 
     def read_standing(self, plan):
         """On which kinds of nodes blocks may stand: those with equal needs and allowed types of devices have one shape."""
@@ -79,7 +89,7 @@ cdef class PlanState(Arena):
         """Forget everything, and put every block on a node; the first time also choose the length of a tick."""
         cdef int b, task
         cdef double seconds = 0.0
-        self.log.on = False
+        forget(&self.log)
         self.wipe()
         self.replicas.wipe()
         self.replicas.signatures.clear()
@@ -89,6 +99,7 @@ cdef class PlanState(Arena):
         for b in range(self.num_blocks):
             self.node[b] = nodes[b]
             self.added.settle(&self.log, b, self.node[b], 1)
+            forget(&self.log)
         self.replicas.place_all(&self.log)
         if self.scale == 0.0:
             for task in range(self.num_tasks):
@@ -101,7 +112,7 @@ cdef class PlanState(Arena):
         self.stale_tasks = (<unsigned int>1 << self.num_tasks) - 1
         self.transfers_stale = self.schedule_stale = True
         self.cost(INFINITY)
-        self.log.on = True
+        forget(&self.log)
 
     # --- the cost -----------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Seconds of all replicas of a plan, kept up to date while blocks change nodes."""
 
+from cython cimport final
+
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.pipelines cimport Passage, Pattern
@@ -57,6 +59,7 @@ cdef struct Touch:  # a stage that looks different once a block has moved
     int next  # block of the next stage, or -1
 
 
+@final
 cdef class Replicas(Arena):
     cdef Tables t
     cdef Links links

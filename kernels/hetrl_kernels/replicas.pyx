@@ -6,6 +6,7 @@ from tables; training and generating ones are looked up by what their stages loo
 is the root of a tree of maxima. A long training pipeline first enters it with an upper bound.
 """
 
+from cython cimport final
 from libc.math cimport ceil, floor
 
 from hetrl_kernels.links cimport Place, link_of
@@ -16,7 +17,7 @@ from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
 from hetrl_kernels.timing cimport Replica as Timed
 from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, train_stage
-from hetrl_kernels.undo cimport prefetch, put, put_int, put_number, raise_leaf, top_leaf
+from hetrl_kernels.undo cimport forget, prefetch, put, put_int, put_number, raise_leaf, top_leaf
 
 cdef enum:
     SIGNATURE_BITS = 16
@@ -26,6 +27,7 @@ cdef double BOUND_FACTOR = 1.0 + 1e-12
 """Upper bounds stay above the values they bound, whatever the last bits are."""
 
 
+@final
 cdef class Replicas(Arena):
     """Replicas of a plan, on no nodes yet.
 
@@ -228,8 +230,10 @@ cdef class Replicas(Arena):
         for b in range(self.num_blocks):
             for i in range(self.first_unit[b], self.first_unit[b + 1]):
                 self.write_unit(log, self.units + i, self.node[b])
+            forget(log)
         for b in range(self.num_blocks):
             self.touch(log, b, True)
+            forget(log)
         self.refresh(log)
         self.fresh = False
 

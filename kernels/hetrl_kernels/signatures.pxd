@@ -1,5 +1,8 @@
 """Seconds of every kind of replica seen so far, by all that they depend on."""
 
+from cython cimport final
+
+
 cdef struct Entry:
     unsigned long long hash
     double tokens
@@ -9,6 +12,7 @@ cdef struct Entry:
     bint known
 
 
+@final
 cdef class Signatures:
     cdef Entry* entries
     cdef int* keys

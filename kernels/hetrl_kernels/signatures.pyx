@@ -5,9 +5,12 @@ Open addressing; the whole key is compared, so that two replicas whose hashes ar
 is emptied: it only saves time.
 """
 
+from cython cimport final
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
+
+@final
 cdef class Signatures:
     """An empty table.
 

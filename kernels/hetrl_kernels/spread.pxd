@@ -1,5 +1,7 @@
 """Which nodes every task stands on, and what moves between them: the best links, and weight syncs."""
 
+from cython cimport final
+
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.tables cimport Tables
@@ -28,6 +30,7 @@ cdef struct Sources:  # nodes that have sent equally much
     long long* nodes
 
 
+@final
 cdef class Spread(Arena):
     cdef Tables t
     cdef Links links

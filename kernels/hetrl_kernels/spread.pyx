@@ -6,6 +6,8 @@ node reaches equally well, so that most questions are answered by a few words. B
 sums are exact in any order.
 """
 
+from cython cimport final
+
 from hetrl_kernels.links cimport Level
 from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.undo cimport lowest_bit, put, put_number
@@ -23,6 +25,7 @@ cdef inline int common(const long long* a, const long long* b, int words) noexce
     return -1
 
 
+@final
 cdef class Spread(Arena):
     """Areas without nodes.
 

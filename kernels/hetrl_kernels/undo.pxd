@@ -15,10 +15,6 @@ cdef extern from *:
     void prefetch(const void* address) noexcept nogil
 
 
-cdef enum:
-    LOG_ROOM = 1 << 20  # writes of one proposal
-
-
 cdef struct WordWrite:
     long long* where
     long long before
@@ -34,57 +30,52 @@ cdef struct IntWrite:
     int before
 
 
-cdef struct Log:
+cdef struct Log:  # the first write and the next of each kind
     WordWrite* words
+    WordWrite* next_word
     NumberWrite* numbers
+    NumberWrite* next_number
     IntWrite* ints
-    int num_words
-    int num_numbers
-    int num_ints
-    bint on
+    IntWrite* next_int
 
 
 cdef inline void put(Log* log, long long* where, long long value) noexcept nogil:
-    if log.on:
-        log.words[log.num_words].where = where
-        log.words[log.num_words].before = where[0]
-        log.num_words += 1
+    log.next_word.where = where
+    log.next_word.before = where[0]
+    log.next_word += 1
     where[0] = value
 
 
 cdef inline void put_number(Log* log, double* where, double value) noexcept nogil:
-    if log.on:
-        log.numbers[log.num_numbers].where = where
-        log.numbers[log.num_numbers].before = where[0]
-        log.num_numbers += 1
+    log.next_number.where = where
+    log.next_number.before = where[0]
+    log.next_number += 1
     where[0] = value
 
 
 cdef inline void put_int(Log* log, int* where, int value) noexcept nogil:
-    if log.on:
-        log.ints[log.num_ints].where = where
-        log.ints[log.num_ints].before = where[0]
-        log.num_ints += 1
+    log.next_int.where = where
+    log.next_int.before = where[0]
+    log.next_int += 1
     where[0] = value
 
 
 cdef inline void forget(Log* log) noexcept nogil:
     """Keep what was written."""
-    log.num_ints = 0
-    log.num_words = 0
-    log.num_numbers = 0
+    log.next_word, log.next_number, log.next_int = log.words, log.numbers, log.ints
 
 
 cdef inline void take_back(Log* log) noexcept nogil:
     """Restore what was there before, the last write first."""
-    cdef int i
-    for i in range(log.num_words - 1, -1, -1):
-        log.words[i].where[0] = log.words[i].before
-    for i in range(log.num_numbers - 1, -1, -1):
-        log.numbers[i].where[0] = log.numbers[i].before
-    for i in range(log.num_ints - 1, -1, -1):
-        log.ints[i].where[0] = log.ints[i].before
-    forget(log)
+    while log.next_word > log.words:
+        log.next_word -= 1
+        log.next_word.where[0] = log.next_word.before
+    while log.next_number > log.numbers:
+        log.next_number -= 1
+        log.next_number.where[0] = log.next_number.before
+    while log.next_int > log.ints:
+        log.next_int -= 1
+        log.next_int.where[0] = log.next_int.before
 
 
 cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double value) noexcept nogil:
