@@ -2,14 +2,12 @@
 
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.options cimport Finder, Option
-from hetrl_kernels.refills cimport Refiller
 from hetrl_kernels.timing cimport TrainTime
 
 
 cdef class ExactFinder(Finder):
     cdef double[::1] slack, far
     cdef int[::1] leads, node_class
-    cdef Refiller refiller
     cdef dict splits
     cdef dict sources, syncs  # of the devices of `place`
     cdef bytes place

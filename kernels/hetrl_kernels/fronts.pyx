@@ -12,7 +12,6 @@ from hetrl_kernels.transfers cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
 from hetrl_kernels.options cimport Candidate, Finder, Option
-from hetrl_kernels.refills cimport Refiller
 from hetrl_kernels.replica_times cimport ReplicaTimes
 from hetrl_kernels.tables cimport GENERATE, PHASE_SYNC, SCORE, TRAIN, Tables, fmax, fmin
 from hetrl_kernels.timing cimport Replica, TrainTime, score_fluid
@@ -64,17 +63,12 @@ cdef class ExactFinder(Finder):
         int[::1] node_class):
         Finder.__init__(self, tables, allowed, 1 << 30, engine_limit)
         self.slack, self.far, self.leads, self.node_class = slack, far, leads, node_class
-        self.refiller = Refiller(tables)
+        self.refills = True
         self.splits = {}
         self.sources = {}
         self.syncs = {}
         self.cutoff = INFINITY
         self.hosts_matter = True
-
-    cdef list layouts_of(self, int task, Devices devices):
-        """The search's layouts, those over mixed devices with refilled stages, too."""
-        found = Finder.layouts_of(self, task, devices)
-        return found if task in self.kept else self.refiller.with_refills(task, found)
 
     # --- shares ------------------------------------------------------------------------------------------------
 

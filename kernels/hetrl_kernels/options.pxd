@@ -1,6 +1,7 @@
 """Options of a task on given devices."""
 
 from hetrl_kernels.layouts cimport Devices, Layout
+from hetrl_kernels.refills cimport Refiller
 from hetrl_kernels.shares cimport Shares
 from hetrl_kernels.tables cimport Tables
 from hetrl_kernels.timing cimport TrainTime
@@ -49,6 +50,8 @@ cdef class Finder:
     cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
     cdef Shares fill
+    cdef Refiller refiller
+    cdef bint refills  # mixed pipelines are also tried with their fastest stages filled first
     cdef bint exact_fill  # shares by the threshold fill wherever they are costed
     cdef double cutoff  # negative, or seconds above which options are cut, and none for any other reason
 

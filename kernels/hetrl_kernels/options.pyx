@@ -180,6 +180,8 @@ cdef class Finder:
         self.cutoff = -1.0
         self.exact_fill = sum(tables.node_devices) <= EXACT_FILL_DEVICES
         self.fill = Shares(tables)
+        self.refiller = Refiller(tables)
+        self.refills = self.exact_fill
 
     cdef double slow_limit(self, double fastest) noexcept nogil:
         """Seconds above which an option is cut, given the fastest so far; the exact solver's limit is absolute."""
@@ -216,7 +218,8 @@ cdef class Finder:
             degree, replicas = self.kept[task]
             layout = given_layout(self.t, task, devices, degree, replicas)
             return [] if layout is None else [layout]
-        return layouts(self.t, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
+        found = layouts(self.t, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
+        return self.refiller.with_refills(task, found) if self.refills else found
 
     # --- shares ------------------------------------------------------------------------------------------------
 
