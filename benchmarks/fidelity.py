@@ -139,16 +139,30 @@ def few_points(samples: Any, others: Sequence[Any]) -> list[Row]:
 
     rng = np.random.default_rng(SEED)
     typical = fit_typical(others, leave_out=False)
+    donors = [_residual(other) for other in others]
     result = []
     for split, count in (("few_points", FEW_POINTS), ("new_device", NEW_DEVICE_POINTS)):
         rows = []
         for _ in range(NUM_DRAWS):
             order = rng.permutation(len(samples))
-            model = fit_transferred(samples.take(order[:count]), typical)
+            model = fit_transferred(samples.take(order[:count]), typical, donors=donors)
             rows.append(score_model(model, samples.take(order[count:]), split))
         names = [name for name, value in rows[0].items() if isinstance(value, float)]
         result.append(rows[0] | {name: round(float(np.mean([row[name] for row in rows])), 3) for name in names})
     return result
+
+
+_RESIDUALS: dict[tuple[str, str, str], Any] = {}
+"""(device, operator, dtype) -> trees; a process needs those of a device for each of the others."""
+
+
+def _residual(samples: Any) -> Any:
+    from hetrl_profiler.fit.operators import fit_parts
+
+    key = (samples.device, samples.operator, samples.dtype)
+    if key not in _RESIDUALS:
+        _RESIDUALS[key] = fit_parts(samples)[1]
+    return _RESIDUALS[key]
 
 
 def cross_validated(samples: Any, fold: Any, split: str) -> Row:
@@ -165,7 +179,7 @@ def cross_validated(samples: Any, fold: Any, split: str) -> Row:
     low, high = np.empty(len(samples)), np.empty(len(samples))
     for number in range(NUM_SPLITS):
         held = fold == number
-        spread = intervals(base[~held], errors[~held], errors[~held])
+        spread = intervals(base[~held], errors[~held], (0.0, 0.0))
         low[held], high[held] = spread.bounds(base[held], np.zeros(int(held.sum()), dtype=bool))
     predicted = samples.seconds * np.exp(-errors)
     return score(

@@ -17,7 +17,7 @@ from hetrl_kernels.forest import predict as predict_forest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """``seconds = offset + (sum_i (c_i term_i)^power)^(1/power)``.
+    """``seconds = offset + (sum_i (c_i term_i)^power)^(1/power) + sum_j c_j term_j``.
 
     Parameters
     ----------
@@ -27,18 +27,22 @@ class Roofline:
         One per term of the operator; 1 / coefficient is the efficiency of the compute and the memory term.
     power
         How terms overlap: 1 adds them up, a large one takes their maximum, with a rounded corner between them.
+    num_serial
+        How many of the last terms (``j``) overlap with nothing.
     """
 
     offset_seconds: float
     coefficients: tuple[float, ...]
     power: float = DEFAULT_POWER
+    num_serial: int = 0
 
     def seconds(self, terms: Array) -> Array:
         """Seconds of terms ``[T, N]``."""
         scaled = terms * np.asarray(self.coefficients)[:, None]
-        largest = np.maximum(scaled.max(axis=0), 1e-30)
-        joint = largest * ((scaled / largest) ** self.power).sum(axis=0) ** (1.0 / self.power)
-        return np.asarray(self.offset_seconds + joint)
+        split = len(scaled) - self.num_serial
+        largest = np.maximum(scaled[:split].max(axis=0), 1e-30)
+        joint = largest * ((scaled[:split] / largest) ** self.power).sum(axis=0) ** (1.0 / self.power)
+        return np.asarray(self.offset_seconds + joint + scaled[split:].sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from hetrl.cost.work import DIMENSIONS, TERMS, Chip
 from hetrl.errors import Problem, SpecError
 
 FORMAT = "hetrl-operators"
-VERSION = 2
+VERSION = 3
 BUILTIN = FOLDER / "published.zip"
 MAX_JSON_BYTES = 16 * 2**20
 MAX_ARRAY_BYTES = 64 * 2**20
@@ -187,6 +187,7 @@ def _model_from(entry: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
             offset_seconds=float(value["offset_seconds"]),
             coefficients=tuple(map(float, value["coefficients"])),
             power=float(value["power"]),
+            num_serial=int(value["num_serial"]),
         )
         for engine, value in entry["rooflines"].items()
     }
@@ -195,6 +196,8 @@ def _model_from(entry: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generi
         raise ValueError(f"engines are not of {', '.join(ENGINES)}")
     if any(len(roofline.coefficients) != len(terms) for roofline in rooflines.values()):
         raise ValueError(f"a roofline of {entry['operator']} has {len(terms)} coefficients")
+    if any(not 0 <= roofline.num_serial < len(terms) for roofline in rooflines.values()):
+        raise ValueError("every term of a roofline is serial")
     low, high = intervals["extrapolated"]
     return OperatorModel(
         device=str(entry["device"]),

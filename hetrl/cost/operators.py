@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetrl.cost.chips import chip_of
 from hetrl.cost.fitted import Forest, Intervals, KernelCorrection, Roofline
-from hetrl.cost.work import DEFAULT_POWER, DIMENSIONS, POWERS, TERMS, Array, Chip, Work, features, work_of
+from hetrl.cost.work import DEFAULT_POWER, DIMENSIONS, NUM_SERIAL, POWERS, TERMS, Array, Chip, Work, features, work_of
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.devices import DTYPE_BYTES, DeviceType
 
@@ -168,16 +168,16 @@ class OperatorModel:
 
 
 def coordinates(work: Work, roofline_seconds: Array, engines: Array) -> Array:
-    """Coordinates of shapes for `KernelCorrection`, ``[N, D + 1]``, or ``[N, D + 3]`` of a GEMM.
+    """Coordinates of shapes for `KernelCorrection`, ``[N, D + 2]``, or ``[N, D + 3]`` of a GEMM.
 
-    log2 of the dimensions, and the engine. For a GEMM also log2 of the roofline time (all large shapes have much in
-    common), and by how much arithmetic outlasts memory traffic (log2, within a factor of 16).
+    log2 of the dimensions, the engine, and log2 of the roofline time (all large shapes have much in common). For a GEMM
+    also by how much arithmetic outlasts memory traffic (log2, within a factor of 16).
     """
-    columns = [*np.log2(work.dims), engines]
+    columns = [*np.log2(work.dims), engines, np.log2(roofline_seconds)]
     if work.operator == "gemm":
         names = TERMS["gemm"]
         balance = np.log2(work.terms[names.index("compute")] / work.terms[names.index("memory")])
-        columns += [np.log2(roofline_seconds), np.clip(balance, -BALANCE_LIMIT, BALANCE_LIMIT)]
+        columns.append(np.clip(balance, -BALANCE_LIMIT, BALANCE_LIMIT))
     return np.asarray(np.stack(columns, axis=1), dtype=np.float64)
 
 
@@ -189,9 +189,18 @@ class LazyModel(Protocol):
 
 
 def _unfitted(operator: str) -> OperatorModel:
-    others = {"attention_prefill": (1.4, 20.0, 3.0, 3.0, 1.4), "attention_decode": (3.0, 0.5)}.get(operator, ())
+    others = {
+        "gemm": (2.0,),
+        "attention_prefill": (1.4, 20.0, 3.0, 3.0, 1.4),
+        "attention_decode": (3.0, 0.5),
+    }.get(operator, ())
     peaks = (1.4,) if operator.startswith("memory") else (1.4, 1.4)
-    roofline = Roofline(offset_seconds=5e-6, coefficients=(*peaks, *others), power=POWERS.get(operator, DEFAULT_POWER))
+    roofline = Roofline(
+        offset_seconds=5e-6,
+        coefficients=(*peaks, *others),
+        power=POWERS.get(operator, DEFAULT_POWER),
+        num_serial=NUM_SERIAL.get(operator, 0),
+    )
     return OperatorModel(
         device=TYPICAL,
         operator=operator,

@@ -1,7 +1,8 @@
 """What an operator has to do on a chip: its dimensions, the terms of its roofline, the features of its residual.
 
 A term is the time, in seconds, that a part of the work would take at the datasheet's peak: arithmetic, memory traffic
-(``memory`` all of it, ``spill`` where it exceeds the last-level cache), and for attention what limits it when there is
+(``memory`` all of it, ``spill`` where it exceeds the last-level cache, ``quantize`` that of turning 16-bit activations
+into narrower operands of a GEMM, a kernel before it), and for attention what limits it when there is
 little work: thread blocks that queue for multiprocessors (``blocks``, and ``waves`` at the length of one block), a walk
 over the sequence that one block does alone, and keys and values written to their cache. Everything is an array over
 shapes.
@@ -35,7 +36,7 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gemm": ("compute", "memory"),
+        "gemm": ("compute", "memory", "quantize"),
         "attention_prefill": ("compute", "memory", "spill", "walk", "blocks", "cache", "waves"),
         "attention_decode": ("compute", "memory", "blocks", "walk"),
         **{name: ("memory",) for name in DIMENSIONS if name.startswith("memory")},
@@ -46,6 +47,8 @@ POWERS: Mapping[str, float] = MappingProxyType({"attention_prefill": 1.5, "atten
 """How terms overlap (see `hetrl.cost.fitted.Roofline`), where not as usual: the kernels of attention run one after the
 other, so that its terms add up more than they hide each other."""
 DEFAULT_POWER = 4.0
+NUM_SERIAL: Mapping[str, int] = MappingProxyType({"gemm": 1})
+"""How many of an operator's last terms are a kernel of their own, whose time adds to that of all others."""
 
 BLOCK_SECONDS = 1e-6
 """Unit of the ``blocks`` term: one microsecond per round of thread blocks over all multiprocessors."""
@@ -103,18 +106,21 @@ class Work:
 def work_of(operator: str, dims: Array, dtype_bytes: float, chip: Chip) -> Work:
     """Amounts of ``dims`` (``[D, N]``, ordered as in `DIMENSIONS`) on a chip.
 
-    Causal prefill counts half the square, rounded up to tiles of 64; its blocks hold `BLOCK_ROWS` query rows of a
-    key-value head. fp8 (``dtype_bytes`` 1) writes bf16 results.
+    Causal prefill counts half the square, rounded up to tiles of 64 (a single core computes no padding); its blocks
+    hold `BLOCK_ROWS` query rows of a key-value head. A GEMM of less than 16 bits (fp8: ``dtype_bytes`` 1) quantizes its
+    activations first, and writes bf16 results.
     """
     if operator == "gemm":
         m, n, k = dims
         flops = 2.0 * m * n * k
         num_bytes = dtype_bytes * (m * k + n * k) + max(dtype_bytes, 2.0) * m * n
-        extra: list[Array] = []
+        quantized = (2.0 + dtype_bytes) * m * k if dtype_bytes < 2 else np.zeros_like(m)
+        extra = [quantized / chip.memory_bytes_per_second]
     elif operator == "attention_prefill":
         batch, heads, kv_heads, head_dim, seq_len = dims
-        padded = np.ceil(seq_len / 64) * 64
-        flops = 2.0 * batch * heads * padded * (padded + 64) * head_dim
+        tile = PREFILL_TILES[0] if chip.num_multiprocessors > 1 else 1
+        padded = np.ceil(seq_len / tile) * tile
+        flops = 2.0 * batch * heads * padded * (padded + tile) * head_dim
         num_bytes = dtype_bytes * batch * seq_len * head_dim * (2 * heads + 2 * kv_heads)
         rounds = np.ceil(batch * kv_heads * np.ceil(seq_len * heads / kv_heads / BLOCK_ROWS) / chip.num_multiprocessors)
         block_flops = 4.0 * BLOCK_ROWS * (seq_len / 2 + 64) * head_dim

@@ -77,14 +77,14 @@ class Budget:
 
 
 QUICK = Budget(
-    num_shapes={"gemm": 60, "attention_prefill": 36, "attention_decode": 40, "memory": 12},
+    num_shapes={"gemm": 22, "attention_prefill": 16, "attention_decode": 16, "memory": 6},
     point_seconds=0.03,
     max_flops=6e8,
     max_bytes=48e6,
     phase_seconds=4.5,
     stages=("operators", "train", "engine"),
 )
-"""About 6 s of a free core for the operators, and 9 s for a model's phases; loading comes on top."""
+"""About 3 s of a free core for the 60 operator shapes, and 9 s for a model's phases; loading comes on top."""
 FULL = Budget(
     num_shapes={"gemm": 600, "attention_prefill": 150, "attention_decode": 200, "memory": 40, "memory_norm": 30},
     point_seconds=0.3,

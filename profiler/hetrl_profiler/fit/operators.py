@@ -42,8 +42,7 @@ def fit_operator(
         held = folds == fold
         if held.any():
             errors[held] = log_errors(*fit_parts(samples.take(~held)), samples.take(held))
-    size = samples.work.bytes
-    large = size >= np.quantile(size, 1 - LARGEST)
+    large = _largest(samples)
     beyond = log_errors(*fit_parts(samples.take(~large)), samples.take(large)) if large.sum() < len(samples) else errors
     return OperatorModel(
         device=samples.device,
@@ -51,7 +50,7 @@ def fit_operator(
         dtype=samples.dtype,
         chip=samples.chip,
         rooflines=rooflines,
-        intervals=intervals(roofline_seconds(rooflines, samples), errors, beyond),
+        intervals=intervals(roofline_seconds(rooflines, samples), errors, quantiles(beyond)),
         ranges=measured_ranges(samples),
         provenance="fitted",
         forest=forest,
@@ -84,19 +83,28 @@ def log_errors(rooflines: dict[str, Roofline], forest: Forest | None, samples: S
     return np.asarray(out)
 
 
-def intervals(base_seconds: Array, errors: Array, beyond: Array) -> Intervals:
-    """Quantiles of held-out errors in bins of the roofline time, and those of rows beyond the training range."""
+def _largest(samples: Samples) -> NDArray[np.bool_]:
+    """Mask of the shapes that stand for what lies beyond the measured ones.
+
+    A GEMM grows in its rows (n and k are what models have), attention in any dimension: the bytes it moves tell.
+    """
+    size = samples.dims[DIMENSIONS["gemm"].index("m")] if samples.operator == "gemm" else samples.work.bytes
+    return np.asarray(size >= np.quantile(size, 1 - LARGEST))
+
+
+def quantiles(errors: Array) -> tuple[float, float]:
+    """10 % and 90 % quantile."""
+    low, high = np.quantile(errors, [0.1, 0.9])
+    return float(low), float(high)
+
+
+def intervals(base_seconds: Array, errors: Array, extrapolated: tuple[float, float]) -> Intervals:
+    """Quantiles of held-out errors in bins of the roofline time, beside those of rows beyond the training range."""
     num_bins = max(1, min(NUM_BINS, len(errors) // MIN_ROWS_PER_BIN))
     edges = np.quantile(base_seconds, np.linspace(0, 1, num_bins + 1)[1:-1])
     index = np.searchsorted(edges, base_seconds)
-    low, high = zip(*(np.quantile(errors[index == number], [0.1, 0.9]) for number in range(num_bins)), strict=True)
-    outer = np.quantile(beyond, [0.1, 0.9])
-    return Intervals(
-        edges_seconds=tuple(float(each) for each in edges),
-        low=tuple(float(each) for each in low),
-        high=tuple(float(each) for each in high),
-        extrapolated=(float(outer[0]), float(outer[1])),
-    )
+    low, high = zip(*(quantiles(errors[index == number]) for number in range(num_bins)), strict=True)
+    return Intervals(edges_seconds=tuple(float(each) for each in edges), low=low, high=high, extrapolated=extrapolated)
 
 
 def measured_ranges(samples: Samples) -> dict[str, tuple[float, float]]:

@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 from hetrl.cost.fitted import Roofline
 from hetrl.cost.operators import ENGINES
-from hetrl.cost.work import DEFAULT_POWER, POWERS, TERMS, Array
+from hetrl.cost.work import DEFAULT_POWER, NUM_SERIAL, POWERS, TERMS, Array
 from hetrl_profiler.fit.samples import Samples
 
 LEAST_LOG_COEFFICIENT = -4.0
@@ -25,20 +25,21 @@ def fit_roofline(terms: Array, seconds: Array, operator: str) -> Roofline:
     No efficiency exceeds 1: small shapes may run from a warm cache faster than memory allows, large ones will not.
     Where a ``spill`` term stands for the traffic that leaves the cache, only that one has to obey memory.
     """
-    names, power = TERMS[operator], POWERS.get(operator, DEFAULT_POWER)
+    names, power, num_serial = TERMS[operator], POWERS.get(operator, DEFAULT_POWER), NUM_SERIAL.get(operator, 0)
     weight = np.sqrt((seconds / np.median(seconds)) ** SIZE_WEIGHT)
     weight /= np.sqrt((weight**2).mean())
     logs = np.log(seconds)
 
     def residual(parameters: Array) -> Array:
-        return np.asarray(weight * (np.log(_roofline(parameters, power).seconds(terms)) - logs))
+        return np.asarray(weight * (np.log(_roofline(parameters, power, num_serial).seconds(terms)) - logs))
 
     start = np.concatenate([[np.log(np.quantile(seconds, 0.05))], np.full(len(terms), 0.3)])
     peaks = ("compute", "spill" if "spill" in names else "memory")
     least = [0.0 if name in peaks else LEAST_LOG_COEFFICIENT for name in names]
     bounds = (np.array([-20.0, *least]), np.concatenate([[5.0], np.full(len(terms), 9.0)]))
     start = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
-    return _roofline(least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x, power)
+    found = least_squares(residual, start, bounds=bounds, loss="soft_l1", f_scale=0.1).x
+    return _roofline(found, power, num_serial)
 
 
 def fit_rooflines(samples: Samples) -> dict[str, Roofline]:
@@ -75,6 +76,7 @@ def mean_rooflines(many: Sequence[dict[str, Roofline]]) -> dict[str, Roofline]:
                     for values in zip(*(each.coefficients for each in known), strict=True)
                 ),
                 power=known[0].power,
+                num_serial=known[0].num_serial,
             )
     return out
 
@@ -94,6 +96,11 @@ def joint_rooflines(devices: Sequence[Samples]) -> dict[str, Roofline]:
     return out
 
 
-def _roofline(parameters: Array, power: float) -> Roofline:
+def _roofline(parameters: Array, power: float, num_serial: int) -> Roofline:
     offset, *coefficients = np.exp(parameters)
-    return Roofline(offset_seconds=float(offset), coefficients=tuple(float(each) for each in coefficients), power=power)
+    return Roofline(
+        offset_seconds=float(offset),
+        coefficients=tuple(float(each) for each in coefficients),
+        power=power,
+        num_serial=num_serial,
+    )

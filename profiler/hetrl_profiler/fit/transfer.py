@@ -2,8 +2,9 @@
 
 The typical model is the geometric mean of the known devices' roofline coefficients (of prefill, one fit to all) and
 one tree ensemble over all their residuals (each against its own roofline, with features relative to the chip). A new
-device shifts those coefficients, as far as its points ask for it, keeps the residual, and adds a Gaussian-process
-correction whose hyper-parameters, like the use of the borrowed residual at all, are chosen by leave-one-out error.
+device shifts those coefficients, as far as its points ask for it, borrows the residual (the common one, or the mixture
+of it and the known devices' own that its points ask for), and adds a Gaussian-process correction whose
+hyper-parameters, like what residual is borrowed, are chosen by leave-one-out error.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from hetrl.cost.fitted import Forest, KernelCorrection, Roofline, kernel
 from hetrl.cost.operators import ENGINES, TYPICAL, UNFITTED, OperatorLibrary, OperatorModel, coordinates
 from hetrl.cost.work import Array, features
-from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges
+from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges, quantiles
 from hetrl_profiler.fit.roofline import fit_rooflines, joint_rooflines, mean_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples
-from hetrl_profiler.fit.trees import BOOSTING, Boosting, boosting_of, fit_forest
+from hetrl_profiler.fit.trees import BOOSTING, Boosting, boosting_of, fit_forest, weighted_sum
 
 ROWS_PER_DEVICE = 6000
 SHIFT_PENALTY = 0.15
@@ -33,6 +34,13 @@ LINEAR_WEIGHTS = (0.0, 0.1, 1.0)
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 WEIGHT_EXPONENTS = (0.75, 0.6, 0.45, 0.3, 0.15)
 EFFECTIVE_POINTS = 50
+MIN_POINTS_TO_MIX = 30
+"""With fewer points the mixture of the known devices' residuals would be chance."""
+LEAST_SHARE = 0.02
+"""Residuals that take a smaller part in a mixture are left out."""
+SUM_PENALTY = 0.3
+"""How firmly the shares of a mixture sum to 1, in units of one error for the root of the number of points."""
+NUM_ROUNDS = 4
 
 
 def fit_typical(
@@ -62,7 +70,7 @@ def fit_typical(
         dtype=devices[0].dtype,
         chip=devices[0].chip,
         rooflines=rooflines,
-        intervals=intervals(np.concatenate(sizes), joint, joint),
+        intervals=intervals(np.concatenate(sizes), joint, quantiles(joint)),
         ranges={},
         provenance="datasheet",
         forest=forest,
@@ -111,7 +119,11 @@ def _coordinates(samples: Samples, rooflines: dict[str, Roofline]) -> Array:
 
 
 def fit_transferred(
-    samples: Samples, typical: OperatorModel, *, facts: Mapping[str, object] | None = None
+    samples: Samples,
+    typical: OperatorModel,
+    *,
+    donors: Sequence[Forest] = (),
+    facts: Mapping[str, object] | None = None,
 ) -> OperatorModel:
     """Fit a device from its own points, however few, on top of the typical model.
 
@@ -121,25 +133,28 @@ def fit_transferred(
         Measurements of the new device; at least 5.
     typical
         Model of `TYPICAL` for the same operator; it must not have seen the device.
+    donors
+        Residuals of the known devices one by one, for a mixture that suits this device better than the common one.
     """
     if len(samples) >= MANY_POINTS:
         return fit_operator(samples, facts=facts)
     if len(samples) < 5:
         raise ValueError(f"{samples.operator}: {len(samples)} measurements are too few to fit; 5 are the least")
-    fitted = _transfer(samples, typical)
+    fitted = _transfer(samples, typical, donors)
     folds = np.random.default_rng(0).permutation(len(samples)) % 5
     errors = np.empty(len(samples))
     for fold in range(5):
-        errors[folds == fold] = _transfer(samples.take(folds != fold), typical).log_errors(samples.take(folds == fold))
+        part = _transfer(samples.take(folds != fold), typical, donors)
+        errors[folds == fold] = part.log_errors(samples.take(folds == fold))
     base = roofline_seconds(fitted.rooflines, samples)
-    wide = np.asarray(1.5 * np.quantile(errors, [0.05, 0.95]), dtype=np.float64)
+    wide = [float(each) for each in 1.5 * np.quantile(errors, [0.05, 0.95])]
     return OperatorModel(
         device=samples.device,
         operator=samples.operator,
         dtype=samples.dtype,
         chip=samples.chip,
         rooflines=fitted.rooflines,
-        intervals=intervals(base, errors, wide),
+        intervals=intervals(base, errors, (wide[0], wide[1])),
         ranges=measured_ranges(samples),
         provenance="fitted",
         forest=fitted.forest,
@@ -159,29 +174,56 @@ def fit_any(samples: Samples, library: OperatorLibrary) -> OperatorModel:
     typical = library.fitted(TYPICAL, samples.operator, samples.dtype) or library.fitted(
         TYPICAL, samples.operator, "bf16"
     )
-    return fit_transferred(samples, typical if typical is not None else UNFITTED[samples.operator])
+    if typical is None:
+        return fit_transferred(samples, UNFITTED[samples.operator])
+    devices = typical.facts.get("devices", [])
+    known = [library.fitted(name, samples.operator, typical.dtype) for name in devices]  # type: ignore[attr-defined]
+    donors = [model.forest for model in known if model is not None and model.forest is not None]
+    return fit_transferred(samples, typical, donors=donors)
 
 
-def _transfer(samples: Samples, typical: OperatorModel) -> _Transferred:
-    candidates = [_with_forest(samples, typical, typical.forest)]
+def _transfer(samples: Samples, typical: OperatorModel, donors: Sequence[Forest]) -> _Transferred:
+    candidates = [_with_forests(samples, typical, [])]
     if typical.forest is not None:
-        candidates.append(_with_forest(samples, typical, None))
+        candidates.append(_with_forests(samples, typical, [typical.forest]))
+        if donors and len(samples) >= MIN_POINTS_TO_MIX:
+            candidates.append(_with_forests(samples, typical, [typical.forest, *donors]))
     return min(candidates, key=lambda each: each.loo_error)
 
 
-def _with_forest(samples: Samples, typical: OperatorModel, forest: Forest | None) -> _Transferred:
+def _with_forests(samples: Samples, typical: OperatorModel, forests: Sequence[Forest]) -> _Transferred:
+    """Fit with a mixture of residuals; a single one is taken as it is."""
     known = dict(typical.rooflines)
     rooflines = {engine: known.get(engine, next(iter(known.values()))) for engine in samples.engines}
     residual = np.zeros(len(samples))
-    for _ in range(3):
+    shares = np.zeros(len(forests))
+    shares[:1] = 1.0
+    for _ in range(NUM_ROUNDS):
         rooflines = _shifted(samples, rooflines, typical, residual)
-        if forest is None:
+        if not forests:
             break
         base = roofline_seconds(rooflines, samples)
-        residual = forest.predict(features(samples.work, base, samples.engine.astype(float), samples.chip))
+        rows = features(samples.work, base, samples.engine.astype(float), samples.chip)
+        residuals = np.stack([forest.predict(rows) for forest in forests], axis=1)
+        if len(forests) > 1:
+            shares = _shares(residuals, np.log(samples.seconds / base))
+        residual = residuals @ shares
+    forest = weighted_sum(forests, shares) if forests else None
     errors = log_errors(rooflines, forest, samples)
     correction, loo_error = _fit_correction(_coordinates(samples, rooflines), errors, _weights(samples.seconds))
     return _Transferred(rooflines=rooflines, forest=forest, correction=correction, loo_error=loo_error)
+
+
+def _shares(residuals: Array, goal: Array) -> Array:
+    """Shares of residuals ``[P, F]`` in a mixture that comes close to ``[P]``: not negative, sum about 1."""
+    num_points, num_forests = residuals.shape
+    shares = np.full(num_forests, 1.0 / num_forests)
+    for _ in range(NUM_ROUNDS):
+        weight = 1.0 / np.sqrt(np.maximum(np.abs(goal - residuals @ shares), 0.02))
+        penalty = SUM_PENALTY * np.sqrt(num_points)
+        rows = np.concatenate([residuals * weight[:, None], np.full((1, num_forests), penalty)])
+        shares = nnls(rows, np.append(goal * weight, penalty))[0]
+    return np.where(shares >= LEAST_SHARE, shares, 0.0)
 
 
 def _shifted(
@@ -203,6 +245,7 @@ def _shifted(
                 offset_seconds=float(offset),
                 coefficients=tuple(float(each) for each in coefficients),
                 power=anchor.power,
+                num_serial=anchor.num_serial,
             )
 
         def loss(shift: Array, chosen: Array = chosen, logs: Array = logs) -> Array:

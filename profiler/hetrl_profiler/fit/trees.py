@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from hetrl.cost.fitted import Forest
 from hetrl.cost.work import Array
+
+T = TypeVar("T", bound=np.generic)
 
 
 class Boosting(NamedTuple):
@@ -32,6 +36,29 @@ def boosting_of(operator: str) -> Boosting:
     if operator.startswith("memory"):
         return SHORT_BOOSTING
     return FINE_BOOSTING if operator == "attention_prefill" else BOOSTING
+
+
+def weighted_sum(forests: Sequence[Forest], weights: Array) -> Forest:
+    """One forest that predicts the weighted sum of several; those of weight 0 are left out."""
+    parts = [(forest, float(weight)) for forest, weight in zip(forests, weights, strict=True) if weight > 0]
+    starts = np.cumsum([0, *(len(forest.feature) for forest, _ in parts)]).astype(np.int32)
+
+    def joined(arrays: Sequence[NDArray[T]], dtype: type[T]) -> NDArray[T]:
+        return np.concatenate([np.empty(0, dtype=dtype), *arrays])
+
+    def moved(arrays: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+        return joined([each + start for each, start in zip(arrays, starts, strict=False)], np.int32)
+
+    return Forest(
+        baseline=sum(weight * forest.baseline for forest, weight in parts),
+        depth=max((forest.depth for forest, _ in parts), default=0),
+        roots=moved([forest.roots for forest, _ in parts]),
+        feature=joined([forest.feature for forest, _ in parts], np.uint8),
+        threshold=joined([forest.threshold for forest, _ in parts], np.float32),
+        left=moved([forest.left for forest, _ in parts]),
+        right=moved([forest.right for forest, _ in parts]),
+        value=joined([np.float32(weight) * forest.value for forest, weight in parts], np.float32),
+    )
 
 
 def fit_forest(samples: Array, targets: Array, boosting: Boosting = BOOSTING) -> Forest:

@@ -40,7 +40,7 @@ def model(**changes: object) -> OperatorModel:
         "operator": "gemm",
         "dtype": "bf16",
         "chip": CHIP,
-        "rooflines": {"vllm": Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0))},
+        "rooflines": {"vllm": Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0, 1.0), num_serial=1)},
         "intervals": Intervals(edges_seconds=(), low=(-0.1,), high=(0.2,), extrapolated=(-1.0, 1.0)),
         "ranges": {"m": (1, 4096), "n": (1, 4096), "k": (1, 4096), "work_bytes": (1, 1e9)},
         "provenance": "fitted",
@@ -52,7 +52,10 @@ def test_gemm_work_by_hand() -> None:
     work = work_of("gemm", np.array([[2.0], [3.0], [4.0]]), 2, CHIP)
     assert work.flops.tolist() == [48.0]
     assert work.bytes.tolist() == [2 * (8 + 12 + 6)]
-    assert work_of("gemm", np.array([[2.0], [3.0], [4.0]]), 1, CHIP).bytes.tolist() == [8 + 12 + 2 * 6]
+    assert work.terms[2].tolist() == [0.0]
+    narrow = work_of("gemm", np.array([[2.0], [3.0], [4.0]]), 1, CHIP)
+    assert narrow.bytes.tolist() == [8 + 12 + 2 * 6]
+    assert narrow.terms[2].tolist() == [(2 + 1) * 2 * 4 / CHIP.memory_bytes_per_second]
 
 
 def test_decode_reads_the_cache_once() -> None:
@@ -72,6 +75,12 @@ def test_roofline_by_hand() -> None:
 def test_a_roofline_of_power_one_adds_its_terms_up() -> None:
     roofline = Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0), power=1.0)
     assert roofline.seconds(np.array([[0.5e-3], [3e-3]]))[0] == pytest.approx(1e-5 + 1e-3 + 3e-3, rel=1e-12)
+
+
+def test_serial_terms_overlap_with_nothing() -> None:
+    roofline = Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0, 3.0), num_serial=1)
+    terms = np.array([[1e-3], [0.0], [1e-4]])
+    assert roofline.seconds(terms)[0] == pytest.approx(1e-5 + 2e-3 + 3e-4, rel=1e-12)
 
 
 def test_prefill_terms_by_hand() -> None:
@@ -99,7 +108,7 @@ def test_coordinates_of_a_correction_by_hand() -> None:
     work = work_of("gemm", np.array([[8.0], [16.0], [32.0]]), 2, CHIP)
     at = coordinates(work, np.array([2.0**-10]), np.array([1.0]))[0]
     assert at[:5].tolist() == [3.0, 4.0, 5.0, 1.0, -10.0]
-    compute, memory = work.terms[:, 0]
+    compute, memory, _ = work.terms[:, 0]
     assert at[5] == pytest.approx(max(np.log2(compute / memory), -4.0))
 
 
@@ -142,8 +151,8 @@ def test_outside_the_measured_range_is_said_and_wider() -> None:
 
 
 def test_engines_have_their_own_roofline_and_unknown_ones_take_the_first() -> None:
-    slow = Roofline(offset_seconds=1.0, coefficients=(2.0, 1.0))
-    fast = Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0))
+    slow = Roofline(offset_seconds=1.0, coefficients=(2.0, 1.0, 1.0))
+    fast = Roofline(offset_seconds=1e-5, coefficients=(2.0, 1.0, 1.0))
     both = model(rooflines={"sglang": fast, "torch": slow})
     shape = {"m": 8, "n": 8, "k": 8}
     assert both.predict(engine="torch", **shape).seconds[0] > 1
@@ -153,7 +162,7 @@ def test_engines_have_their_own_roofline_and_unknown_ones_take_the_first() -> No
 
 
 def test_cold_caches_are_never_faster_than_memory() -> None:
-    warm = model(rooflines={"vllm": Roofline(offset_seconds=1e-9, coefficients=(1e-6, 0.1))})
+    warm = model(rooflines={"vllm": Roofline(offset_seconds=1e-9, coefficients=(1e-6, 0.1, 1.0))})
     shape = {"m": 16, "n": 4096, "k": 4096}
     least = work_of("gemm", np.array([[16.0], [4096.0], [4096.0]]), 2, CHIP).bytes[0] / 1e12
     assert warm.predict(**shape).seconds[0] < least
@@ -244,7 +253,7 @@ def test_a40_has_linear_layers_only() -> None:
 
 def test_a_saved_library_holds_what_was_added_to_the_shipped_models(tmp_path: Path) -> None:
     path = tmp_path / "models.zip"
-    own = model(device="H100", rooflines={"vllm": Roofline(offset_seconds=7.0, coefficients=(1.0, 1.0))})
+    own = model(device="H100", rooflines={"vllm": Roofline(offset_seconds=7.0, coefficients=(1.0, 1.0, 1.0))})
     merged = OperatorLibrary.builtin().merged(OperatorLibrary([own]))
     assert merged.get("H100", "gemm", "bf16").predict(m=8, n=8, k=8).seconds[0] > 7, "replaces the shipped one"
     merged.save(path)

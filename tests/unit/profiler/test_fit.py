@@ -31,7 +31,7 @@ def test_the_roofline_of_decode_is_found_again() -> None:
 
 def test_devices_alike_have_their_roofline_in_common() -> None:
     rng = np.random.default_rng(1)
-    truth = Roofline(offset_seconds=5e-6, coefficients=(1.5, 1.2))
+    truth = Roofline(offset_seconds=5e-6, coefficients=(1.5, 1.2, 1.0), num_serial=1)
     devices = []
     for peak in (100e12, 400e12):
         chip = replace(CHIP, flops_per_second=peak)
@@ -49,11 +49,11 @@ def test_devices_alike_have_their_roofline_in_common() -> None:
         )
     found = joint_rooflines(devices)
     assert list(found) == ["vllm"]
-    assert found["vllm"].coefficients == pytest.approx(truth.coefficients, rel=1e-2)
+    assert found["vllm"].coefficients[:2] == pytest.approx(truth.coefficients[:2], rel=1e-2)
 
 
 def test_no_arithmetic_beyond_the_peak() -> None:
-    terms = np.stack([np.geomspace(1e-6, 1e-1, 50), np.geomspace(1e-8, 1e-4, 50)])
+    terms = np.stack([np.geomspace(1e-6, 1e-1, 50), np.geomspace(1e-8, 1e-4, 50), np.zeros(50)])
     found = fit_roofline(terms, 0.5 * terms[0] + 1e-6, "gemm")
     assert found.coefficients[0] == pytest.approx(1.0, rel=1e-3)
 
