@@ -96,6 +96,8 @@ cdef class Shares:
                 speed[c] = max(1, most) / seconds if seconds < INFINITY else 0.0
                 if most > 0:
                     slowest = fmax(slowest, seconds)
+                if 0 < more[c] < layout.class_size[c] and now[c] > 0:  # one prompt less may take longer
+                    slowest = fmax(slowest, (<ReplicaTimes>times[c]).total(now[c]))
             if slowest < best:
                 best = slowest
                 for c in range(classes):
@@ -144,6 +146,8 @@ cdef class Shares:
         seconds = 0.0
         for c in range(classes):
             seconds = fmax(seconds, (<ReplicaTimes>times[c]).total(base[c] + (extra[c] > 0)))
+            if extra[c] > 0 and base[c] > 0:  # some keep one prompt less, which may take longer
+                seconds = fmax(seconds, (<ReplicaTimes>times[c]).total(base[c]))
         return seconds
 
 
