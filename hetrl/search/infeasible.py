@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from hetrl.errors import InfeasibleError
 from hetrl.search.context import SearchContext
 from hetrl.spec.job import Constraints
 from hetrl.spec.load_constraints import PATH
 from hetrl.units import format_bytes
 from hetrl.workload.memory import train_state_bytes_per_parameter
+
+ENOUGH_BYTES = 10**16
+"""Host memory of a node that holds whatever a plan puts there."""
 
 
 def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
@@ -44,6 +49,10 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
         message = f"no plan fits: {', '.join(stuck)} cannot be placed alone on all {job.topology.num_devices} devices"
     else:
         message = f"no plan fits: the tasks' states together exceed {format_bytes(usable)} of usable device memory"
+    short = short_hosts(context)
+    if short:
+        message = "no plan fits: host memory of " + ", ".join(short)
+        reasons.append("would help: more host_ram on these nodes; with it there is a plan that fits")
     limits = constraint_lines(job.optimizer.constraints)
     if limits and not stuck:
         message = "no plan fits within the constraints, or the search found none that does"
@@ -62,6 +71,28 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
     if job.optimizer.executable:
         reasons.append("would help: optimizer.executable: false, which admits plans this version cannot launch yet")
     return message, reasons
+
+
+def short_hosts(context: SearchContext) -> list[str]:
+    """Return the nodes whose host memory no plan fits into, with what a plan holds there; none if another limit binds.
+
+    The job is searched again with hosts that hold everything.
+    """
+    from hetrl.search.hybrid import solve  # which explains infeasible jobs with this module
+
+    job, topology = context.job, context.job.topology
+    if all(node.host_ram_bytes >= ENOUGH_BYTES for node in topology.nodes):
+        return []
+    nodes = tuple(replace(node, host_ram_bytes=ENOUGH_BYTES) for node in topology.nodes)
+    try:
+        found = solve(replace(job, topology=replace(topology, nodes=nodes)), context.costs)
+    except InfeasibleError:
+        return []
+    return [
+        f"{node.id} (a plan holds {format_bytes(held)} there, it has {format_bytes(node.host_ram_bytes)})"
+        for node, held in zip(topology.nodes, found.estimate.memory.hosts.values(), strict=True)
+        if held > node.host_ram_bytes
+    ]
 
 
 def constraint_lines(constraints: Constraints) -> list[str]:

@@ -207,3 +207,13 @@ def test_idle_groups_of_a_start_are_no_groups() -> None:
     idle = dataclasses.replace(start, groups=(*start.groups, Group(tasks=(), devices=())))
     result = solved(job, warm_start=idle)
     assert result.objective == pytest.approx(solved(job).objective, rel=1e-12)
+
+
+def test_host_memory_is_named_where_it_is_what_no_plan_fits_into() -> None:
+    ram = {f"cluster_topology.nodes[{number}].host_ram": "6GiB" for number in (0, 1)}
+    result = solved(two_nodes(ram))
+    assert result.status == "infeasible"
+    assert "host memory of fast" in result.message
+    assert "it has 6.0 GiB" in result.message
+    enough = dict.fromkeys(ram, "64GiB")
+    assert solved(two_nodes(enough)).status == "optimal"
