@@ -12,7 +12,7 @@ cdef enum:
     MAX_TYPES = 64
     MAX_PIPELINE = 16
     NUM_FILL_ROUNDS = 3
-    NUM_HALVINGS = 24  # of the slowest stage's seconds
+    NUM_HALVINGS = 20  # of the slowest stage's seconds
     MOST_UNEVEN = 24  # lengths tried for the longest stage
     NONE = 0
     ZERO1 = 1
@@ -130,13 +130,13 @@ cdef class TrainingBound:
             stages = self.pipelines[p]
             if stages > self.num_layers or stages > total:
                 break
-            for r in range(self.num_replicas):
+            for r in range(self.num_replicas - 1, -1, -1):  # those with all groups first, they tend to be the best
                 fewest = self.replicas[r, 0]
                 most = min(self.replicas[r, 1], total // stages)
-                if fewest * stages > total:
-                    break
-                if most * stages < needed or (fewest > amount and micro_batch != 1.0):
+                if fewest * stages > total or (fewest > amount and micro_batch != 1.0):
                     continue
+                if most * stages < needed:
+                    break
                 best = self.of_class(q, r, stages, fewest, most, alone, best)
         return best
 
@@ -150,7 +150,7 @@ cdef class TrainingBound:
         if pipelined >= best:
             return best
         slowest = self.dealt(q, stages, NULL)
-        pipelined = largest(pipelined, self.busiest(q, share, stages, self.groups, 0, False, slowest))
+        pipelined = largest(pipelined, self.busiest(q, share, stages, self.groups, 0, False, slowest, best))
         if pipelined >= best:
             return best
         biggest = share * prompt
@@ -168,7 +168,7 @@ cdef class TrainingBound:
                 seconds = pipelined
                 if alone >= 0:
                     z = self.longest_stage(q, sharding, on_host, stages, most, alone, size, in_flight)
-                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, 0, False, z))
+                    seconds = largest(seconds, self.busiest(q, share, stages, self.groups, 0, False, z, best - step))
                 rest = self.placed(q, r, sharding, on_host, stages, fewest, most, share, seconds, best - step)
                 seconds = rest + step
                 if on_host and most == 1:
@@ -224,12 +224,13 @@ cdef class TrainingBound:
 
     cdef double busiest(
         self, long q, long share, long stages, const long* slots, long between, bint head_between, double slowest,
+        double limit,
     ) noexcept nogil:
         """Seconds of a replica with at least ``share`` prompts, whose slowest stage takes at least ``slowest``.
 
         With m micro-batches, ``fill`` full, stage j of A_j seconds needs ``fill (kappa_j A_j + S)``, S being all stages'
         seconds, and kappa_j is smallest for the first stage. Stages lie on the quickest types of ``slots``, but for
-        stages with up to ``between`` layers whose devices are not known.
+        stages with up to ``between`` layers whose devices are not known. Above ``limit`` less care is taken.
         """
         cdef double prompt = self.setting[q, 3], low = self.setting[q, 4], high = self.setting[q, 5]
         cdef double phi = self.setting[q, 6], amount, number, fill, rate, k, value, head = INFINITY, best = INFINITY
@@ -264,7 +265,7 @@ cdef class TrainingBound:
                 rate += each[i]
             k = largest(kappa[0] * slowest, self.num_layers / rate)
             value = fill * (self.passed(q, num_kinds, each, k, low) + low * head)
-            if value < best:
+            if value < best and value < limit:
                 k = self.whole_layers(q, stages, kappa, slots, between, head_between, k)
                 value = fill * (self.passed(q, num_kinds, each, k, low) + low * head)
             best = least(best, value)
@@ -562,7 +563,7 @@ cdef class TrainingBound:
                 largest(self.weights / stages, layers * self.layer_weights))
             if pipelined + reduce < limit:
                 z = self.dealt(q, stages, &slots)
-                result = largest(pipelined, self.busiest(q, share, stages, here, 0, False, z)) + reduce
+                result = largest(pipelined, self.busiest(q, share, stages, here, 0, False, z, limit - reduce)) + reduce
         y = slots.kind[0]
         if self.bandwidth[y] <= 0.0:
             return result
@@ -597,7 +598,9 @@ cdef class TrainingBound:
                 if z == INFINITY:
                     seconds = INFINITY
                 elif z > 0.0:
-                    seconds = largest(seconds, self.busiest(q, share, stages, here, crossing, slots.head_between, z))
+                    seconds = largest(seconds, self.busiest(
+                        q, share, stages, here, crossing, slots.head_between, z,
+                        least(limit, result) - self.updates * reduce))
                 result = least(result, seconds + self.updates * reduce)
                 if seconds <= pipelined and enough:
                     break

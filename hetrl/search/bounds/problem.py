@@ -23,8 +23,10 @@ from hetrl.search.bounds.training import training_bound
 from hetrl.search.level1_grouping import set_partitions
 from hetrl.spec.job import Job
 
-MOST_BOXES = 2000
+MOST_BOXES = 4000
 """Boxes halved; then the smallest bound so far has to do."""
+MOST_POINTS = 700
+"""Bounds of single tasks worked out, likewise."""
 MOST_TASKS = 7
 """With more tasks there are too many groupings, and only the fleet as a whole is bounded."""
 
@@ -45,6 +47,7 @@ class TaskBounds:
         looks: dict[object, tuple[Callable[[Ints], float], dict[bytes, float]]] = {}
         self.functions: list[Callable[[Ints], float]] = []
         self.known: list[dict[bytes, float]] = []
+        self.num_points = 0
         for index in range(len(job.workflow.tasks)):
             kind = TASK_KINDS[tables.task_kind[index]]
             look = (
@@ -69,6 +72,7 @@ class TaskBounds:
                 flowing = 1.0 / (counts / self.fluid.device_seconds[task]).sum() + self.fluid.fixed[task]
             found = max(self.functions[task](counts), float(flowing), float(self.fluid.latency[task]))
             self.known[task][key] = found
+            self.num_points += 1
         return found
 
 
@@ -100,7 +104,7 @@ class BoxSearch:
         self.num_boxes = 0
 
     def run(self) -> float:
-        """Return the smallest bound of all boxes when no halving can raise it, or after `MOST_BOXES` halvings."""
+        """Return the smallest bound of all boxes when no halving can raise it, or the limits are reached."""
         heap: list[tuple[float, int, Box]] = []
         number = 0
         for grouping in self.groupings:
@@ -113,6 +117,8 @@ class BoxSearch:
             seconds, _, box = heap[0]
             if not np.isfinite(seconds) or (box.most.sum(axis=0) <= self.devices).all():
                 break  # a way to give devices to groups: no box can do better
+            if self.tasks.num_points >= MOST_POINTS:
+                break
             heapq.heappop(heap)
             for half in self.halves(box):
                 heapq.heappush(heap, (max(seconds, self.seconds(half)), number, half))
