@@ -47,7 +47,7 @@ cdef class TrainingBound:
 
     cdef public long num_points  # points worked out so far
     cdef long num_types, num_layers, num_prompts, num_nodes, num_pipelines, num_replicas, num_settings
-    cdef double updates, weights, gradients, optimizer, parameters, layer_gradients, layer_weights
+    cdef double updates, mini_batches, weights, gradients, optimizer, parameters, layer_gradients, layer_weights
     cdef double reduce_scale, step_scale, gradient_exposed, gather_exposed, joint_states
     cdef const double[::1] room, type_bandwidth, latency, bandwidth
     cdef const double[:, ::1] host_bandwidth
@@ -65,7 +65,7 @@ cdef class TrainingBound:
 
     def __init__(self, tables):
         self.num_layers, self.num_prompts, self.num_nodes = tables.num_layers, tables.num_prompts, tables.num_nodes
-        self.updates, self.parameters = tables.updates, tables.parameters
+        self.updates, self.mini_batches, self.parameters = tables.updates, tables.mini_batches, tables.parameters
         self.weights, self.gradients, self.optimizer = tables.states
         self.layer_gradients, self.layer_weights = tables.layer_states
         self.reduce_scale, self.step_scale = tables.scales
@@ -229,10 +229,11 @@ cdef class TrainingBound:
         """Seconds of a replica with at least ``share`` prompts, whose slowest stage takes at least ``slowest``.
 
         With m micro-batches, ``fill`` full, stage j of A_j seconds needs ``fill (kappa_j A_j + S)``, S being all stages'
-        seconds, and kappa_j is smallest for the first stage. Stages lie on the quickest types of ``slots``, but for
+        seconds, and kappa_j is smallest for the first stage; old log-probabilities fill the pipeline once. Stages lie on the quickest types of ``slots``, but for
         stages with up to ``between`` layers whose devices are not known. Above ``limit`` less care is taken.
         """
-        cdef double prompt = self.setting[q, 3], low = self.setting[q, 4], high = self.setting[q, 5]
+        cdef double prompt = self.setting[q, 3], high = self.setting[q, 5], once = self.once(q)
+        cdef double low = self.setting[q, 4] + (1.0 - high) / self.mini_batches
         cdef double phi = self.setting[q, 6], amount, number, fill, rate, k, value, head = INFINITY, best = INFINITY
         cdef double[MAX_TYPES] each
         cdef double[MAX_PIPELINE] kappa
@@ -252,10 +253,10 @@ cdef class TrainingBound:
             amount = (share + turn) * prompt
             number = ceil(amount)
             fill = amount / number
-            if (amount - high * (1.0 + phi * (stages - 1.0))) * slowest >= best:
+            if (amount - once - high * (1.0 + phi * (stages - 1.0))) * slowest >= best:
                 break  # more prompts take longer
             for j in range(stages):
-                kappa[j] = largest(1e-9, number - high * (1.0 + phi * (least(number, stages - j) - 1.0)))
+                kappa[j] = largest(1e-9, number - once - high * (1.0 + phi * (least(number, stages - j) - 1.0)))
             position, rate = 0, 0.0
             for i in range(num_kinds):  # layers per second of kappa_j A_j
                 each[i] = 0.0
@@ -270,6 +271,10 @@ cdef class TrainingBound:
                 value = fill * (self.passed(q, num_kinds, each, k, low) + low * head)
             best = least(best, value)
         return best
+
+    cdef inline double once(self, long q) noexcept nogil:
+        """Most of a stage's seconds that one micro-batch of the old log-probabilities takes."""
+        return (1.0 - self.setting[q, 4]) / self.mini_batches
 
     cdef double whole_layers(
         self, long q, long stages, const double* kappa, const long* slots, long between, bint head_between, double low,
@@ -681,9 +686,10 @@ cdef class TrainingBound:
         hold all layers.
         """
         cdef double best = INFINITY, ratio, through, passing, cap, z, number = ceil(self.setting[q, 1])
-        cdef double fill = self.setting[q, 1] / number, by_pass = fill * self.setting[q, 4]
+        cdef double fill = self.setting[q, 1] / number
+        cdef double by_pass = fill * (self.setting[q, 4] + (1.0 - self.setting[q, 5]) / self.mini_batches)
         cdef double by_stage = fill * (
-            number - self.setting[q, 5] * (1.0 + self.setting[q, 6] * (least(number, stages) - 1.0)))
+            number - self.once(q) - self.setting[q, 5] * (1.0 + self.setting[q, 6] * (least(number, stages) - 1.0)))
         cdef double[MAX_TYPES] pipe, host
         cdef long i, y, turn
         if self.joint_states <= 0.0:

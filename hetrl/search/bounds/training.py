@@ -38,6 +38,7 @@ class TrainingTables(NamedTuple):
     num_prompts: int
     num_nodes: int
     updates: float
+    mini_batches: float
     parameters: float
     states: tuple[float, float, float]  # bytes of one replica's weights, gradients, optimizer states
     layer_states: tuple[float, float]  # bytes of one layer's gradients and weights
@@ -131,6 +132,7 @@ def training_tables(job: Job, tables: CostTables, index: int) -> TrainingTables:
         num_prompts=batch.num_prompts,
         num_nodes=len(tables.node_type),
         updates=float(batch.num_epochs * batch.num_mini_batches),
+        mini_batches=float(batch.num_mini_batches),
         parameters=max(1.0, float(tables.model_parameters[model])),
         states=states,
         layer_states=(

@@ -17,13 +17,17 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.bounds import lower_bound
 from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
+from hetrl.search.bounds.training import training_tables
 from hetrl.search.context import INFEASIBLE_COST, SearchContext
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.training_bound import TrainingBound
 from tests.helpers.jobs import two_nodes, workflow_job
+from tests.reference.training_bound import TrainingReference
 
 ROUNDING = 1e-9
+SETTING_ARRAYS = ("setting_degree", "setting", "speed", "by_layer", "head", "fastest", "quickest")
 
 
 def context_of(job: Job) -> SearchContext:
@@ -211,3 +215,26 @@ def test_one_device_of_one_type_is_bounded_tightly() -> None:
         fastest = context.steps.alone(index, context.all_devices)[0]
         assert bound[index] <= fastest.seconds * (1 + ROUNDING)
         assert bound[index] >= fastest.seconds * 0.999
+
+
+@pytest.mark.parametrize("name", ["two nodes", "LoRA", "mixture of experts", "small 3", "small 8", "guideA", "regions"])
+def test_the_training_kernel_equals_its_reference(name: str) -> None:
+    """The kernel leaves out what cannot be the least; the reference walks every class to the end."""
+    context = context_of(JOBS[name]())
+    tables, rng = context.tables, np.random.default_rng(5)
+    devices = np.zeros(len(tables.type_flops), dtype=np.int64)
+    np.add.at(devices, tables.node_type, tables.node_devices)
+    most, finite = np.minimum(devices, 4), 0
+    for index, task in enumerate(context.job.workflow.tasks):
+        if task.kind == "train":
+            lowered = training_tables(context.job, tables, index)
+            for q in rng.permutation(len(lowered.setting))[:3]:
+                one = lowered._replace(
+                    **{name: getattr(lowered, name)[q : q + 1] for name in SETTING_ARRAYS},
+                    pipelines=np.sort(rng.permutation(lowered.pipelines[:5])[:2]),
+                )
+                kernel, reference = TrainingBound(one), TrainingReference(one)
+                for counts in [most, rng.integers(0, most + 1)]:
+                    assert kernel.seconds(counts) == pytest.approx(reference.seconds(counts.tolist()), rel=1e-9)
+                    finite += np.isfinite(kernel.seconds(counts))
+    assert finite
