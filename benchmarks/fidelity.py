@@ -346,13 +346,14 @@ def verdicts(rows: Sequence[Row]) -> str:
             lines.append(f"{what:<40}{metric:<10}{limit:>8.1f}{mean:>8.2f}{max(values):>8.2f}  {reached}")
     for label in sorted({_label(row) for row in rows if "coverage" in row}):
         for split in sorted({row["split"] for row in rows if _label(row) == label}):
-            values = [
-                row["coverage"] for row in rows if (_label(row), row["split"]) == (label, split) and "coverage" in row
-            ]
+            own = [row for row in rows if (_label(row), row["split"]) == (label, split) and "coverage" in row]
+            values = [row["coverage"] for row in own]
             mean = float(np.mean(values))
+            pooled = float(np.average(values, weights=[row["num_rows"] for row in own]))
             reached = "reached" if 75 <= mean <= 85 else "NOT REACHED"
             what = f"p10-p90 coverage, {label}, {split}"
-            lines.append(f"{what:<50}{'75-85':>8}{mean:>8.2f}{min(values):>8.2f}  {reached}")
+            all_rows = f"of all rows {pooled:.1f}"
+            lines.append(f"{what:<58}{'75-85':>8}{mean:>8.2f}{min(values):>8.2f}  {reached}, {all_rows}")
     return "\n".join(lines)
 
 

@@ -22,7 +22,16 @@ from hetrl.cost.operators import Prediction
 from hetrl.cost.work import Array
 from hetrl.errors import Problem, SpecError
 
-ALIASES: Mapping[str, str] = MappingProxyType({"alltoall": "all_to_all", "p2p": "send", "send_recv": "send"})
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "allreduce": "all_reduce",
+        "allgather": "all_gather",
+        "reducescatter": "reduce_scatter",
+        "alltoall": "all_to_all",
+        "p2p": "send",
+        "send_recv": "send",
+    }
+)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 _DONORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -95,6 +95,13 @@ def test_prefill_terms_by_hand() -> None:
     assert terms["walk"] == pytest.approx(100e-9)
 
 
+def test_a_single_core_computes_no_padding_of_prefill() -> None:
+    dims = np.array([[5.0], [8.0], [2.0], [64.0], [100.0]])
+    assert work_of("attention_prefill", dims, 4, CHIP).flops.tolist() == [2.0 * 5 * 8 * 128 * 192 * 64]
+    core = replace(CHIP, num_multiprocessors=1)
+    assert work_of("attention_prefill", dims, 4, core).flops.tolist() == [2.0 * 5 * 8 * 100 * 101 * 64]
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.1, 0.0), (1.0, 0.5), (10.0, 1.0)])
 def test_what_outgrows_the_cache_spills(share: float, expected: float) -> None:
     dims = np.array([[5.0], [8.0], [2.0], [64.0], [100.0]])

@@ -12,7 +12,8 @@ from hetrl.cost.work import POWERS, Chip, work_of
 from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, fit_curve
 from hetrl_profiler.fit.roofline import fit_roofline, joint_rooflines
 from hetrl_profiler.fit.samples import Samples
-from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _weights
+from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _shares, _weights
+from hetrl_profiler.fit.trees import SHORT_BOOSTING, fit_forest, weighted_sum
 
 CHIP = Chip(flops_per_second=100e12, memory_bytes_per_second=1e12, num_multiprocessors=100, l2_bytes=5e7)
 LABELS = {"link": "l", "implementation": "i", "op": "all_reduce", "world_size": 8, "num_nodes": 1, "gpu": "g"}
@@ -65,6 +66,23 @@ def test_large_points_weigh_more_where_there_are_many() -> None:
     assert (np.diff(weights) > 0).all()
     assert weights.sum() ** 2 / (weights**2).sum() >= EFFECTIVE_POINTS
     assert _weights(seconds[:EFFECTIVE_POINTS]).tolist() == [1.0] * EFFECTIVE_POINTS
+
+
+def test_a_weighted_sum_of_forests_is_one_forest() -> None:
+    rng = np.random.default_rng(2)
+    rows = rng.uniform(size=(500, 3))
+    first, second = (fit_forest(rows, rows[:, column] ** 2, SHORT_BOOSTING) for column in (0, 1))
+    joint = weighted_sum([first, second, first], np.array([0.3, 0.9, 0.0]))
+    assert len(joint.roots) == len(first.roots) + len(second.roots)
+    expected = 0.3 * first.predict(rows) + 0.9 * second.predict(rows)
+    assert joint.predict(rows) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_mixture_takes_the_residuals_that_fit() -> None:
+    rng = np.random.default_rng(3)
+    residuals = rng.normal(size=(60, 4)) * 0.2
+    shares = _shares(residuals, 0.7 * residuals[:, 1] + 0.3 * residuals[:, 3])
+    assert shares == pytest.approx([0.0, 0.7, 0.0, 0.3], abs=1e-6)
 
 
 def test_an_exact_curve_is_certain_but_not_beyond_its_sizes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hetrl_profiler.points import QUICK
 from hetrl_profiler.shapes import as_amounts, candidates, most_informative
 
 
@@ -20,6 +21,10 @@ def test_candidates_keep_the_limits(operator: str) -> None:
             assert 2 * m * n * k <= 1e8 and 4 * (m * n + n * k + m * k) <= 1e7
         if operator.startswith("attention"):
             assert named["heads"] % named["kv_heads"] == 0
+
+
+def test_a_quick_profile_measures_about_sixty_shapes() -> None:
+    assert sum(QUICK.num_shapes.values()) == 60
 
 
 def test_the_farthest_shape_comes_first() -> None:
