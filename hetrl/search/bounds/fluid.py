@@ -8,6 +8,7 @@ phases add up; inside a phase tasks share the fleet, and Lagrangian prices of de
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,15 +52,22 @@ def fluid_bounds(job: Job, tables: CostTables) -> FluidBounds:
     )
 
 
-def fleet_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
-    """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
+def fleet_bound(job: Job, tables: CostTables, fluid: FluidBounds, floors: Sequence[float]) -> float:
+    """Seconds that no plan of this job can undercut (step time, or period), from the ``floors`` of its phases."""
     tasks = job.workflow.tasks
     devices = np.zeros(fluid.device_seconds.shape[1])
     np.add.at(devices, tables.node_type, tables.node_devices)
-    chain = sum(phase_bound(devices, fluid, phase) for phase in phases(job))
+    chain = sum(floors)
     if job.staleness == 0:
         return chain
     return max(phase_bound(devices, fluid, tuple(range(len(tasks))), overlap=True), chain / (1 + job.staleness))
+
+
+def phase_bounds(job: Job, tables: CostTables, fluid: FluidBounds) -> list[float]:
+    """Seconds of every phase on the whole fleet."""
+    devices = np.zeros(fluid.device_seconds.shape[1])
+    np.add.at(devices, tables.node_type, tables.node_devices)
+    return [phase_bound(devices, fluid, phase) for phase in phases(job)]
 
 
 def phases(job: Job) -> list[tuple[int, ...]]:

@@ -38,6 +38,9 @@ MOST_MIXED = 3
 GRID_STEP = 1.06
 """Shares between neighbours of the grid count as the smaller one."""
 
+DecodeParts = dict[tuple[object, ...], list[Floats]]
+"""Seconds of an iteration's parts by tensor degree, sequences at once, and device type."""
+
 
 def generation_bound(job: Job, tables: CostTables, index: int) -> Callable[[Ints], float]:
     """Return the function of device counts ``[Y]`` to the seconds that no layout undercuts on them."""
@@ -56,9 +59,10 @@ class GenerationBound:
         self.most_groups = np.stack([most_tensor_groups(tables, TENSOR_DEGREES[each]) for each in self.degrees])
         self.divisors = np.array([TENSOR_DEGREES[d] for d in self.degrees], dtype=np.int64)[:, None]
         self.supported = tables.type_supported > 0
+        known: DecodeParts = {}
         self.engines = [
             Engines.joined(
-                [_engines(job, tables, index, degree, kinds, self.prompts) for kinds in _subsets(tuple(types))]
+                [_engines(job, tables, index, degree, kinds, self.prompts, known) for kinds in _subsets(tuple(types))]
             )
             for degree in self.degrees
         ]
@@ -159,7 +163,13 @@ def _share_grid(num_prompts: int) -> Ints:
 
 
 def _engines(
-    job: Job, tables: CostTables, index: int, degree_index: int, kinds: tuple[int, ...], prompts: Ints
+    job: Job,
+    tables: CostTables,
+    index: int,
+    degree_index: int,
+    kinds: tuple[int, ...],
+    prompts: Ints,
+    known: DecodeParts,
 ) -> Engines:
     """Engines that have groups of all these types, with all memory to themselves.
 
@@ -187,7 +197,9 @@ def _engines(
         fits = np.floor(rooms.max() / held / float(tables.task_in_flight[index])) if held > 0 else np.inf
         most = np.minimum(np.minimum(ENGINE_LIMIT, sequences), max(1.0, float(fits)))
         running = np.maximum(1.0, np.floor(most[None, :] / 2.0 ** np.arange(NUM_HALVES)[:, None]))
-        decode = _decode_seconds(job, tables, model, degree_index, kinds, float(stages), sequences, running, mixes)
+        decode = _decode_seconds(
+            job, tables, model, degree_index, kinds, float(stages), sequences, running, mixes, known
+        )
         here = np.zeros((len(mixes), len(tables.type_flops)))
         here[:, list(kinds)] = mixes
         groups.append(here)
@@ -254,10 +266,11 @@ def _decode_seconds(
     sequences: Floats,
     running: Floats,
     mixes: Floats,
+    known: DecodeParts,
 ) -> Floats:
     """Return decoding of ``sequences`` ``[S]`` with ``running`` ``[H, S]`` at once, the fastest, ``[mixes, S]``.
 
-    Sends between stages are left out.
+    Sends between stages are left out. ``known`` keeps what several compositions share.
     """
     batch = job.batch
     alive = tables.tail_alive
@@ -269,24 +282,29 @@ def _decode_seconds(
     steady = (sequences - running) * mean / running
     iterations = np.concatenate([steady[..., None], any_alive * batch.max_response_tokens / len(alive)], axis=-1)
     split = np.maximum(active / stages, 1.0)
-    grid, (low, high) = tables.concurrency_grid, tables.decode_contexts
-    sizes = float(tables.model_hidden_bytes[model]) * split
-    parts: list[list[Floats]] = [[] for _ in range(int(tables.model_kinds[model]) + 1)]
+    key = (degree_index, split.tobytes())
     for kind in kinds:
-        scale = float(tables.calibration[kind, PHASES.index("generate"), 0])
-        reduces = _reduces(tables, degree_index, kind, sizes)
-        for layer in range(len(parts) - 1):
-            count = float(tables.kinds_before[model, layer, tables.model_layers[model]])
-            seen = np.minimum(context, tables.kind_window[model, layer])
-            short, long = (
-                np.interp(split, grid, row) for row in tables.decode_attention[model, kind, degree_index, layer]
-            )
-            slope = np.maximum(long - short, 0.0) / (high - low)
-            each = np.interp(split, grid, tables.decode_projections[model, kind, degree_index, layer])
-            each = each + np.maximum(short + slope * (seen - low), 0.0) + reduces
-            parts[layer].append(scale * count * each)
-        parts[-1].append(scale * np.interp(split, grid, tables.decode_head[model, kind, degree_index]))
-    stacked = [np.stack(part) for part in parts]
+        if (*key, kind) not in known:
+            known[*key, kind] = _decode_parts(tables, model, degree_index, kind, split, context)
+    stacked = [np.stack(part) for part in zip(*(known[*key, kind] for kind in kinds), strict=True)]
     per_iteration, per_sequence = tables.calibration[list(kinds), PHASES.index("generate"), 1:].min(axis=0)
     rest = per_iteration * iterations.sum(axis=-1) + per_sequence * sequences * batch.mean_response_tokens
     return np.asarray(((iterations * _mixed(stacked, mixes)).sum(axis=-1) + rest).min(axis=1))
+
+
+def _decode_parts(
+    tables: CostTables, model: int, degree_index: int, kind: int, split: Floats, context: Floats
+) -> list[Floats]:
+    """Seconds of one iteration in all layers of every kind, and in the head, with ``split`` sequences at once."""
+    grid, (low, high) = tables.concurrency_grid, tables.decode_contexts
+    scale = float(tables.calibration[kind, PHASES.index("generate"), 0])
+    reduces = _reduces(tables, degree_index, kind, float(tables.model_hidden_bytes[model]) * split)
+    parts = []
+    for layer in range(int(tables.model_kinds[model])):
+        count = float(tables.kinds_before[model, layer, tables.model_layers[model]])
+        seen = np.minimum(context, tables.kind_window[model, layer])
+        short, long = (np.interp(split, grid, row) for row in tables.decode_attention[model, kind, degree_index, layer])
+        slope = np.maximum(long - short, 0.0) / (high - low)
+        each = np.interp(split, grid, tables.decode_projections[model, kind, degree_index, layer])
+        parts.append(scale * count * (each + np.maximum(short + slope * (seen - low), 0.0) + reduces))
+    return [*parts, scale * np.interp(split, grid, tables.decode_head[model, kind, degree_index])]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetrl.cost.tables import TASK_KINDS, CostTables
-from hetrl.search.bounds.fluid import FluidBounds, fleet_bound, phase_bound, phases
+from hetrl.search.bounds.fluid import FluidBounds, fleet_bound, phase_bounds, phases
 from hetrl.search.bounds.generation import generation_bound
 from hetrl.search.bounds.passes import Ints
 from hetrl.search.bounds.scoring import scoring_bound
@@ -35,8 +35,9 @@ BOUNDS = {"train": training_bound, "score": scoring_bound, "generate": generatio
 
 def lower_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
     """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
-    quick = fleet_bound(job, tables, fluid)
-    return quick if len(job.workflow.tasks) > MOST_TASKS else max(quick, BoxSearch(job, tables, fluid).run())
+    floors = phase_bounds(job, tables, fluid)
+    quick = fleet_bound(job, tables, fluid, floors)
+    return quick if len(job.workflow.tasks) > MOST_TASKS else max(quick, BoxSearch(job, tables, fluid, floors).run())
 
 
 class TaskBounds:
@@ -88,13 +89,13 @@ class Box:
 class BoxSearch:
     """Branch and bound over boxes, the smallest bound first."""
 
-    def __init__(self, job: Job, tables: CostTables, fluid: FluidBounds) -> None:
+    def __init__(self, job: Job, tables: CostTables, fluid: FluidBounds, floors: Sequence[float]) -> None:
         self.tasks = TaskBounds(job, tables, fluid)
         self.devices = np.zeros(len(tables.type_flops), dtype=np.int64)
         np.add.at(self.devices, tables.node_type, tables.node_devices)
         self.weights = tables.type_flops / float(tables.type_flops @ self.devices)
         self.phases = phases(job)
-        self.floors = [phase_bound(self.devices.astype(np.float64), fluid, phase) for phase in self.phases]
+        self.floors = floors
         self.staleness = job.staleness
         self.groupings = [
             tuple(map(tuple, grouping))

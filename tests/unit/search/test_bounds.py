@@ -16,6 +16,7 @@ from benchmarks.search import small_job
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.bounds import lower_bound
+from hetrl.search.bounds.fluid import phase_bounds
 from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
 from hetrl.search.bounds.training import training_tables
 from hetrl.search.context import INFEASIBLE_COST, SearchContext
@@ -161,7 +162,8 @@ def test_more_devices_never_raise_a_tasks_bound(seed: int) -> None:
 def test_boxes_are_cut_until_the_bound_is_that_of_the_best_device_counts(name: str) -> None:
     """Branch and bound against all ways to give the devices of every type to the groups of every grouping."""
     context = context_of(JOBS[name]())
-    search = BoxSearch(context.job, context.tables, context.fluid)
+    floors = phase_bounds(context.job, context.tables, context.fluid)
+    search = BoxSearch(context.job, context.tables, context.fluid, floors)
     best = float("inf")
     for grouping in search.groupings:
         ways = [list(_splits(int(number), len(grouping))) for number in search.devices]
