@@ -23,9 +23,9 @@ from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allo
 from hetrl.spec.job import Job
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Topology
+from hetrl_kernels.finder import Finder
 from hetrl_kernels.groups import Steps
 from hetrl_kernels.links import Links
-from hetrl_kernels.options import Finder
 from hetrl_kernels.tables import Tables
 
 MAX_OPTIONS_PER_TASK = 16

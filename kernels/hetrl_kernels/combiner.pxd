@@ -1,7 +1,8 @@
 """Level 3: how the tasks of one group share its devices."""
 
 from hetrl_kernels.layouts cimport Devices
-from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.finder cimport Finder
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.tables cimport MAX_TASKS, Tables
 
 

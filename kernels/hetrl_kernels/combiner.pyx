@@ -7,12 +7,12 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free
 
 from hetrl_kernels.memory cimport DROPPED, RESIDENT
+from hetrl_kernels.options cimport ALLOW_DROPPED
 from hetrl_kernels.tables cimport GENERATE, TRAIN, fmax, fmin
 from hetrl_kernels.transfers cimport sync_from
 
 cdef enum:
     MAX_VISITS = 3000
-    ALLOW_DROPPED = 7
 cdef double ROUNDING = 1.0 + 1e-9  # needs of engines are compared with this much tolerance before they are worked out
 
 

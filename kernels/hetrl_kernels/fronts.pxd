@@ -1,7 +1,8 @@
 """All declared options of a task on given devices, for the exact solver."""
 
 from hetrl_kernels.layouts cimport Devices, Layout
-from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.finder cimport Finder
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.timing cimport TrainTime
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl_kernels.options import Finder, Option
+from hetrl_kernels.finder import Finder
+from hetrl_kernels.options import Option
 from hetrl_kernels.tables import Tables
 
 class ExactFinder(Finder):

@@ -8,10 +8,12 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
+from hetrl_kernels.train_options cimport Candidate
 from hetrl_kernels.transfers cimport sync_from
 from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport FSDP, RESIDENT, SHARED
-from hetrl_kernels.options cimport Candidate, Finder, Option
+from hetrl_kernels.finder cimport Finder
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.replica_times cimport ReplicaTimes
 from hetrl_kernels.tables cimport GENERATE, PHASE_SYNC, SCORE, TRAIN, Tables, fmax, fmin
 from hetrl_kernels.timing cimport Replica, TrainTime, score_fluid

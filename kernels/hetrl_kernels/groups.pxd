@@ -1,7 +1,8 @@
 """Costs of groups and of whole steps."""
 
 from hetrl_kernels.layouts cimport Devices
-from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.finder cimport Finder
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.schedule cimport Activities
 from hetrl_kernels.tables cimport Tables
 

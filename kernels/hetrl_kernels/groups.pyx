@@ -7,7 +7,8 @@ from libc.stdlib cimport calloc, free, malloc
 from hetrl_kernels.combiner cimport Combiner
 from hetrl_kernels.layouts cimport Devices
 from hetrl_kernels.memory cimport SHARED
-from hetrl_kernels.options cimport Finder, Option
+from hetrl_kernels.finder cimport Finder
+from hetrl_kernels.options cimport Option
 from hetrl_kernels.schedule cimport MAX_ACTIVITIES, Activities, asynchronous_period, best_schedule
 from hetrl_kernels.tables cimport SCORE, TRAIN, Tables, fmax
 from hetrl_kernels.transfers cimport data_seconds, sync_from
