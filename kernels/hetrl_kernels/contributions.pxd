@@ -29,6 +29,7 @@ cdef struct Bytes:  # weights that a block receives in a sync
 
 cdef struct Values:  # a tally of values that depend on a row and on the kind of node
     Tally tally
+    bint of_sync  # else of a task
     int* rank  # [rows, kinds]
     double* value  # by rank
 

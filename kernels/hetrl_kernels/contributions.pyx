@@ -197,9 +197,11 @@ cdef class Contributions(Arena):
     def write_tallies(self, list tallies):
         cdef int i
         cdef Values* values
+        of_syncs = {self.sync_local[i] for i in range(len(self.sync_tasks))} | {self.sync_types[i] for i in range(len(self.sync_tasks))}
         self.values = <Values*>self.room(len(tallies) * sizeof(Values))
         for i, table in enumerate(tallies):
             values = self.values + i
+            values.of_sync = i in of_syncs
             ordered = sorted({value for row in table for value in row})
             place = {value: rank for rank, value in enumerate(ordered)}
             values.value = self.doubles(ordered)
@@ -239,7 +241,7 @@ cdef class Contributions(Arena):
         for i in range(self.first_row[block], self.first_row[block + 1]):
             values = self.values + self.rows[i].tally
             tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], number)
-        self.transfers_stale = True
+            self.transfers_stale = self.transfers_stale or values.of_sync
 
     cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef int i
@@ -331,7 +333,6 @@ cdef class Contributions(Arena):
                 self.move_row(log, theirs, target, node)
             mine += order <= 0
             theirs += order >= 0
-        self.transfers_stale = True
 
     cdef void move_row(self, Log* log, const Row* row, int source, int target) noexcept nogil:
         cdef Values* values = self.values + row.tally
@@ -340,6 +341,7 @@ cdef class Contributions(Arena):
         if before != after:
             tally(log, &values.tally, before, -1)
             tally(log, &values.tally, after, 1)
+            self.transfers_stale = self.transfers_stale or values.of_sync
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""

@@ -94,6 +94,10 @@ cdef class PlanAnnealer(PlanState):
     cdef void relist(self, int first, int second) noexcept nogil:
         """Blocks of two nodes after an exchange: those that stayed in their order, then those that came."""
         cdef int i, n, node, kept, b
+        if self.number == 2 and self.from_first == 1:
+            self.replace(first, self.blocks[0], self.blocks[1])
+            self.replace(second, self.blocks[1], self.blocks[0])
+            return
         for n in range(2):
             node = second if n else first
             kept = 0
@@ -107,6 +111,16 @@ cdef class PlanAnnealer(PlanState):
             node = self.node[self.blocks[i]]
             self.on[self.first_on[node] + self.num_on[node]] = self.blocks[i]
             self.num_on[node] += 1
+
+    cdef void replace(self, int node, int gone, int come) noexcept nogil:
+        """A block of a node is gone, another comes last."""
+        cdef int* on = self.on + self.first_on[node]
+        cdef int i = 0
+        while on[i] != gone:
+            i += 1
+        for i in range(i, self.num_on[node] - 1):
+            on[i] = on[i + 1]
+        on[self.num_on[node] - 1] = come
 
     cdef void remember(self) noexcept nogil:
         """Keep the state before the last move as the best."""

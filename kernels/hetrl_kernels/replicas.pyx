@@ -445,11 +445,11 @@ cdef class Replicas(Arena):
         """Seconds of a training replica if all its links were of the slowest kind: few replicas differ in these."""
         cdef const int* words = self.slot_word + replica.first
         cdef int[MAX_STAGES] slowed
+        cdef int j, last = replica.num_stages - 1
         cdef Entry* entry
-        cdef int j
-        for j in range(replica.num_stages):
+        for j in range(last):
             slowed[j] = words[j] & ~LINK_MASK | link
-        slowed[replica.num_stages - 1] &= ~LINK_MASK
+        slowed[last] = words[last] & ~LINK_MASK
         entry = self.find(replica, 0.0, slowed)
         if not entry.known:
             train_seconds(self.patterns + replica.pattern, self.num_kinds, slowed, &entry.seconds, &entry.first)
