@@ -2,9 +2,9 @@
 
 The typical model is the geometric mean of the known devices' roofline coefficients (of prefill, one fit to all) and
 one tree ensemble over all their residuals (each against its own roofline, with features relative to the chip). A new
-device shifts those coefficients, as far as its points ask for it, borrows the residual (the common one, or the mixture
-of it and the known devices' own that its points ask for), and adds a Gaussian-process correction whose
-hyper-parameters, like what residual is borrowed, are chosen by leave-one-out error.
+device shifts those coefficients, as far as its points ask for it, borrows the residual (from `MIN_POINTS_TO_MIX` points
+on the mixture of the common one and the known devices' own that they ask for), and adds a Gaussian-process correction
+whose hyper-parameters, like the use of the borrowed residual at all, are chosen by leave-one-out error.
 """
 
 from __future__ import annotations
@@ -185,9 +185,8 @@ def fit_any(samples: Samples, library: OperatorLibrary) -> OperatorModel:
 def _transfer(samples: Samples, typical: OperatorModel, donors: Sequence[Forest]) -> _Transferred:
     candidates = [_with_forests(samples, typical, [])]
     if typical.forest is not None:
-        candidates.append(_with_forests(samples, typical, [typical.forest]))
-        if donors and len(samples) >= MIN_POINTS_TO_MIX:
-            candidates.append(_with_forests(samples, typical, [typical.forest, *donors]))
+        mixed = donors if len(samples) >= MIN_POINTS_TO_MIX else ()
+        candidates.append(_with_forests(samples, typical, [typical.forest, *mixed]))
     return min(candidates, key=lambda each: each.loo_error)
 
 
