@@ -19,7 +19,7 @@ from hetrl.cost.tables import MICRO_BATCHES, SCALARS, TASK_KINDS, TENSOR_DEGREES
 from hetrl.spec.job import Job
 
 Floats = NDArray[np.float64]
-NUM_PRICE_STEPS = 200
+NUM_PRICE_STEPS = 60
 ALL_REDUCES_PER_LAYER = 2
 
 

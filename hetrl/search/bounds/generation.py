@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -207,10 +208,11 @@ def _engines(
     return Engines(groups=np.concatenate(groups), seconds=np.concatenate(found))
 
 
+@cache
 def _compositions(total: int, parts: int) -> Floats:
     """All ways to write ``total`` as an ordered sum of positive parts, ``[ways, parts]``."""
-    cuts = combinations(range(1, total), parts - 1)
-    return np.array([np.diff((0, *cut, total)) for cut in cuts], dtype=np.float64)
+    cuts = [(0, *cut, total) for cut in combinations(range(1, total), parts - 1)]
+    return np.diff(np.array(cuts, dtype=np.float64), axis=1)
 
 
 def _mixed(parts: Sequence[Floats], mixes: Floats) -> Floats:
