@@ -25,8 +25,6 @@ from operator import attrgetter
 cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
 cdef int[5] WEIGHTS_CHOICES = [RESIDENT, RESIDENT, ON_HOST, RESIDENT, ON_HOST]
 cdef int[5] OPTIMIZER_CHOICES = [ON_DEVICE, HOST_WHEN_IDLE, HOST_WHEN_IDLE, HOST, HOST]
-cdef enum:
-    NUM_COMPARED = 48  # candidates that a new one is compared with before it is kept
 cdef double WORTH_FRACTION = 0.05  # nothing is offloaded or recomputed where less than this fraction of a device is at stake
 
 
@@ -48,18 +46,6 @@ cdef int compare_candidates(const void* a, const void* b) noexcept nogil:
     if x.sharding != y.sharding:
         return x.sharding - y.sharding
     return x.residency - y.residency
-
-
-cdef bint beaten(const Candidate* candidates, int number, const Candidate* new) noexcept nogil:
-    """Whether one of the latest candidates is faster by bound, and as lean."""
-    cdef int i
-    for i in range(number - 1, max(-1, number - 1 - NUM_COMPARED), -1):
-        if (
-            candidates[i].bound <= new.bound and candidates[i].active <= new.active and candidates[i].idle <= new.idle
-            and candidates[i].host <= new.host
-        ):
-            return True
-    return False
 
 
 cdef class TrainOptions(TaskOptions):
@@ -243,7 +229,7 @@ cdef class TrainOptions(TaskOptions):
                         new.active, new.idle, new.host = active[residency], idle[residency], host[residency]
                         new.layout, new.micro_batch, new.recompute = number_of_layout, mb, recompute
                         new.sharding, new.residency = sharding, residency
-                        if new.bound <= self.slow_limit(fastest) and (self.cutoff >= 0 or not beaten(candidates[0], number[0], new)):
+                        if new.bound <= self.slow_limit(fastest):
                             fastest = fmin(fastest, new.bound)
                             number[0] += 1
                         if idle[residency] < WORTH_FRACTION:

@@ -88,7 +88,7 @@ def test_shares_are_exact_in_small_fleets_and_in_what_is_placed(pairs: int) -> N
     assert (better == 0) == small
 
 
-@pytest.mark.parametrize("seed", [3, 13, 36, 43, 47, 50])
+@pytest.mark.parametrize("seed", [3, 13, 23, 36, 43, 47, 50])
 def test_plans_of_small_fleets_are_within_one_percent_of_the_proven_optimum(seed: int) -> None:
     job = small_job(seed)
     proven = solve_exact(job, costs_of(job))
