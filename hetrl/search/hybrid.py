@@ -17,6 +17,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
+from hetrl.search.beside import Beside
 from hetrl.search.bounds import lower_bound
 from hetrl.search.chains import objective_of
 from hetrl.search.constraints import NodeRules
@@ -69,34 +70,36 @@ def solve(
     context = context or SearchContext(job, costs)
     rules = NodeRules(context, warm_start)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
-    with crew_of(rules, threads, ray_address) as crew:
-        search = Halving(
-            crew=crew,
-            rules=rules,
-            rng=random.Random(job.optimizer.seed),
-            deadline=deadline,
-            progress=progress,
-            effort=Effort.of_budget(budget),
+    tables, fluid = context.tables, context.fluid
+    with Beside(lambda: lower_bound(job, tables, fluid)) as bound:
+        with crew_of(rules, threads, ray_address) as crew:
+            search = Halving(
+                crew=crew,
+                rules=rules,
+                rng=random.Random(job.optimizer.seed),
+                deadline=deadline,
+                progress=progress,
+                effort=Effort.of_budget(budget),
+            )
+            finalists = search.run(budget, warm_start)
+            finished = search.finish(finalists)
+        if warm_start is not None and rules.admits_plan(warm_start):
+            finished.append((warm_start, objective_of(job, evaluate(job, warm_start, costs))))
+        answers = best_plans(job, costs, finished)
+        if not answers:
+            raise InfeasibleError(*explain_infeasible(context))
+        plan, estimate = answers[0]
+        return SearchResult(
+            plan=plan,
+            estimate=estimate,
+            counts=search.counts(),
+            work=context.work() + crew.work,
+            stopped_by_time=search.timed_out,
+            interrupted=search.interrupted,
+            runner_up=answers[1] if len(answers) > 1 else None,
+            lower_bound=bound.result(),
+            candidate=min(finalists, key=lambda each: each.cost, default=None),
         )
-        finalists = search.run(budget, warm_start)
-        finished = search.finish(finalists)
-    if warm_start is not None and rules.admits_plan(warm_start):
-        finished.append((warm_start, objective_of(job, evaluate(job, warm_start, costs))))
-    answers = best_plans(job, costs, finished)
-    if not answers:
-        raise InfeasibleError(*explain_infeasible(context))
-    plan, estimate = answers[0]
-    return SearchResult(
-        plan=plan,
-        estimate=estimate,
-        counts=search.counts(),
-        work=context.work() + crew.work,
-        stopped_by_time=search.timed_out,
-        interrupted=search.interrupted,
-        runner_up=answers[1] if len(answers) > 1 else None,
-        lower_bound=lower_bound(job, context.tables, context.fluid),
-        candidate=min(finalists, key=lambda each: each.cost, default=None),
-    )
 
 
 def best_plans(job: Job, costs: UnitCosts, finished: list[tuple[Plan, float]]) -> list[tuple[Plan, Estimate]]:
