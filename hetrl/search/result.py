@@ -12,6 +12,7 @@ from hetrl.plan.plan import Plan
 from hetrl.search.context import Candidate
 
 if TYPE_CHECKING:
+    from hetrl.search.exact.curve import CurvePoint
     from hetrl.search.exact.result import ExactResult
 
 
@@ -38,6 +39,8 @@ class SearchResult:
         The best assignment as the search saw it, before shares were made exact.
     proof
         What the exact solver found; None where the hybrid one searched.
+    curve, curve_complete
+        Of the exact solver where dollars are the objective: time against money, and whether all of it was looked at.
     """
 
     plan: Plan
@@ -50,6 +53,8 @@ class SearchResult:
     lower_bound: float = 0.0
     candidate: Candidate | None = None
     proof: ExactResult | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    curve_complete: bool = True
 
     @property
     def search_cost(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from hetrl.cost.unit import UnitCosts
@@ -51,9 +52,11 @@ def _exact(
     warm_start: Plan | None,
     threads: int | None,
 ) -> SearchResult:
+    from hetrl.search.exact.curve import CurvePoint, curve_of
     from hetrl.search.exact.solver import solve_exact
 
     settings = job.optimizer
+    started = time.monotonic()
     proof = solve_exact(
         job,
         costs,
@@ -66,6 +69,10 @@ def _exact(
     )
     if proof.plan is None or proof.estimate is None:
         raise InfeasibleError(f"proven in the declared space: {proof.message}", list(proof.reasons))
+    curve: tuple[CurvePoint, ...] = ()
+    complete = True
+    if settings.minimises_dollars and proof.status == "optimal":
+        curve, complete = curve_of(job, costs, proof.plan, started, settings.gap)
     return SearchResult(
         plan=proof.plan,
         estimate=proof.estimate,
@@ -74,4 +81,6 @@ def _exact(
         interrupted=proof.interrupted,
         lower_bound=0.0 if settings.minimises_dollars else min(proof.lower_bound, proof.estimate.step_seconds),
         proof=proof,
+        curve=curve,
+        curve_complete=complete,
     )

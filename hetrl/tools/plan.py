@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,6 +220,7 @@ def document_of(
             "cost_model": costs.model.source,
             "counts": dict(result.counts),
             **(_proof_entries(job, result.proof, certificate) if result.proof is not None else {}),
+            **({"price_curve": [asdict(each) for each in result.curve]} if result.curve else {}),
         },
         assumed=job.assumed,
         warnings=job.warnings,

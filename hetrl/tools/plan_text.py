@@ -32,6 +32,8 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     console.print(_groups_table(job, result))
     console.print(_timeline(result))
     console.print(_memory_table(job, result))
+    if result.curve:
+        console.print(_curve_table(result))
     price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.2f} per step"
     console.print(
         f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
@@ -174,6 +176,23 @@ def _memory_table(job: Job, result: SearchResult) -> Table:
                 format_bytes(share * limit),
                 format_bytes(limit),
             )
+    return table
+
+
+def _curve_table(result: SearchResult) -> Table:
+    title = "time against money: the fastest plan at every hourly price"
+    if not result.curve_complete:
+        title += " (cut off by the time limit)"
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for heading in ("at most, $ per hour", "$ per hour", "seconds per step", "$ per step"):
+        table.add_column(heading, justify="right")
+    for each in result.curve:
+        table.add_row(
+            f"{each.limit_usd_per_hour:.2f}",
+            f"{each.usd_per_hour:.2f}",
+            f"{each.step_seconds:.4g}",
+            f"{each.usd_per_step:.4g}",
+        )
     return table
 
 

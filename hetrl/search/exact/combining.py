@@ -139,7 +139,7 @@ class ColumnSearch:
 
     def too_dear(self, relaxed: float, room: Floats) -> bool:
         """Whether a whole combination cannot win at its own price, given what it leaves of the price band."""
-        if self.problem.band is None:
+        if self.problem.band is None or not self.problem.dollars:
             return False
         price = float(self.capacity[-1] - room[-1])
         return relaxed * price * (1 + SAFETY) >= self.incumbent.objective / self.tolerance

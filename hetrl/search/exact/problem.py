@@ -122,8 +122,12 @@ class ExactProblem:
 
     @property
     def least_price(self) -> float:
-        """Objective of one second: 1, or the lower end of the price band."""
-        return 1.0 if self.band is None else self.band[0]
+        """Objective of one second: 1, or the lower end of the price band where dollars are the objective."""
+        return 1.0 if self.band is None or not self.dollars else self.band[0]
+
+    def limit_price(self, usd_per_second: float) -> None:
+        """Look only at plans whose groups' devices cost at most this."""
+        self.band = (0.0, usd_per_second * (1 + 1e-12))  # sums of prices may differ in their last bit
 
     def column(self, tasks: tuple[int, ...], vector: Vector, options: Iterable[Option]) -> Column:
         """Put options, in any order, into a column."""

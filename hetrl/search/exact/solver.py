@@ -75,23 +75,28 @@ def solve_exact(
     threads
         Worker processes; None for one per core where the space is large. The answer does not depend on it.
     """
-    solver = _Solver(job, costs, gap, time_limit_seconds, mip, progress, threads)
+    solver = Prover(
+        job, costs, gap=gap, time_limit_seconds=time_limit_seconds, mip=mip, progress=progress, threads=threads
+    )
     try:
         return solver.run(warm_start)
     finally:
         solver.workers.close()
 
 
-class _Solver:
+class Prover:
+    """One job's space, what is known of it so far, and the passes over it; parameters as of `solve_exact`."""
+
     def __init__(
         self,
         job: Job,
         costs: UnitCosts,
+        *,
         gap: float,
         time_limit_seconds: float | None,
         mip: str | None,
-        progress: Progress | None,
-        threads: int | None,
+        progress: Progress | None = None,
+        threads: int | None = None,
     ) -> None:
         self.start = time.monotonic()
         self.deadline = self.start + time_limit_seconds if time_limit_seconds is not None else math.inf
