@@ -143,8 +143,8 @@ def _check_column(problem: ExactProblem, column: CertificateColumn, verdict: Ver
     job, space = problem.job, problem.space
     capacity = space.capacity.tolist()
     vector = column.vector
-    fits = len(vector) == len(capacity) and all(0 <= a <= b for a, b in zip(vector, capacity, strict=True))
-    verdict.expect(fits, f"{path}.vector", "exceeds the fleet", vector, capacity)
+    fits = space.admits(vector)
+    verdict.expect(fits, f"{path}.vector", "is not one of the space, at most", vector, capacity)
     if not fits:
         return
     counts = tuple(int(each) for each in space.counts(vector))

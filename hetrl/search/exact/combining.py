@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,6 +44,8 @@ class Incumbent:
             placed = place(self.problem, columns)
         self.num_evaluated += 1
         self.evaluated[key] = (tuple(columns), relaxed, placed.objective)
+        if not placed.objective < math.inf:
+            return  # every group fits on its own, but not all of them together
         if placed.objective < self.objective or (self.placed is None and placed.objective <= self.objective):
             self.objective = placed.objective
             self.placed = placed

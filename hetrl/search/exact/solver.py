@@ -173,7 +173,10 @@ class Prover:
             for device in group.devices:
                 counts[topology.devices[device].node] += 1
             tasks = tuple(sorted(self.job.workflow.index(name) for name in group.tasks))
-            chosen.append((tasks, problem.space.vector_of(counts.tolist())))
+            vector = problem.space.vector_of(counts.tolist())
+            if not problem.space.admits(vector):
+                return
+            chosen.append((tasks, vector))
         groups: list[list[Column]] = []
         for width in START_WIDTHS:
             groups = [self.columns_near(tasks, vector, estimate, width) for tasks, vector in chosen]

@@ -18,6 +18,9 @@ from hetrl.spec.job import Job
 MAX_VECTORS = 300_000
 """Beyond that, nodes that differ in their links only are put into one class."""
 
+MAX_FINE_VECTORS = 20_000
+"""Beyond that, groups get devices in twos, fours or eights of the largest classes."""
+
 Vector = tuple[int, ...]
 
 
@@ -28,6 +31,8 @@ class Space:
     job: Job
     tables: CostTables
     classes: tuple[NodeClass, ...]
+    units: tuple[int, ...]
+    """Per class: a group's devices are a multiple of this."""
     vectors: NDArray[np.int32]
     """[V, classes], without the empty one."""
     partitions: tuple[tuple[tuple[int, ...], ...], ...]
@@ -61,6 +66,13 @@ class Space:
         """Devices per class of any counts per node."""
         return tuple(int(sum(counts[node] for node in kind.nodes)) for kind in self.classes)
 
+    def admits(self, vector: Sequence[int]) -> bool:
+        """Whether a group may have these devices."""
+        return len(vector) == len(self.classes) and all(
+            0 <= number <= kind.num_devices and number % unit == 0
+            for number, kind, unit in zip(vector, self.classes, self.units, strict=True)
+        )
+
     def describe(self) -> DeclaredSpace:
         """Put the space into words and numbers."""
         names = [task.name for task in self.job.workflow.tasks]
@@ -76,6 +88,11 @@ class Space:
             "also with the fastest stages filled first; shares of the replicas by the search's rounds or by exact "
             "threshold fill, whichever is faster; engines take the room that is left beside the others."
         )
+        if any(unit > 1 for unit in self.units):
+            units = ", ".join(
+                f"{unit} {kind.device_type}" for unit, kind in zip(self.units, self.classes, strict=True) if unit > 1
+            )
+            text += f" The fleet is large: a group has its devices in multiples of {units}."
         if self.best_links:
             text += (
                 " Nodes of one class differ in their links: the bound takes the best link between two classes, and "
@@ -99,7 +116,9 @@ def declared_space(job: Job, tables: CostTables) -> Space:
         sizes = [each.num_devices + 1 for each in classes]
         if best_links or np.prod(np.array(sizes, dtype=float)) <= MAX_VECTORS:
             break
-    vectors = np.array(list(product(*[range(size) for size in sizes]))[1:], dtype=np.int32)
+    units = units_of(classes)
+    counts = [range(0, size, unit) for size, unit in zip(sizes, units, strict=True)]
+    vectors = np.array(list(product(*counts))[1:], dtype=np.int32)
     partitions = tuple(
         grouping
         for grouping in groupings([task.kind for task in job.workflow.tasks])
@@ -110,11 +129,23 @@ def declared_space(job: Job, tables: CostTables) -> Space:
         job=job,
         tables=tables,
         classes=classes,
+        units=units,
         vectors=vectors,
         partitions=partitions,
         phases=tuple(together if job.staleness > 0 else phases(job)),
         best_links=best_links and classes != node_classes(job, tables, links=True),
     )
+
+
+def units_of(classes: Sequence[NodeClass]) -> tuple[int, ...]:
+    """Double the unit of the class with most steps, as long as there are too many vectors and a node divides by it."""
+    units = [1] * len(classes)
+    while True:
+        steps = [kind.num_devices // unit for kind, unit in zip(classes, units, strict=True)]
+        finer = [number for number, kind in enumerate(classes) if kind.size % (2 * units[number]) == 0]
+        if np.prod(np.array(steps, dtype=float) + 1) <= MAX_FINE_VECTORS or not finer:
+            return tuple(units)
+        units[max(finer, key=lambda number: steps[number])] *= 2
 
 
 def node_classes(job: Job, tables: CostTables, *, links: bool) -> tuple[NodeClass, ...]:

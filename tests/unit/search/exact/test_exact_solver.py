@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from benchmarks.enumeration import enumerate_space, tiny_job
 from benchmarks.search import small_job
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
@@ -17,6 +18,7 @@ from hetrl.plan.plan import Group
 from hetrl.plan.rules import plan_problems
 from hetrl.search.exact import Certificate, ExactResult, NodeClass, space
 from hetrl.search.exact.milp import UNITS, solve_mps
+from hetrl.search.exact.problem import ExactProblem
 from hetrl.search.exact.solver import solve_exact
 from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
@@ -100,6 +102,39 @@ def test_bound_of_best_links_lies_below_the_optimum(monkeypatch: pytest.MonkeyPa
     assert len(bounded.space.classes) == 1
     assert "best link" in bounded.space.text
     assert bounded.lower_bound <= exact.objective * (1 + 1e-9) <= bounded.objective * (1 + 2e-9)
+
+
+def test_groups_that_fit_alone_but_not_together_are_infeasible() -> None:
+    """ReMax, asynchronous, on three L4: columns exist for every group, and no combination of them fits."""
+    job = tiny_job(463)
+    result = solved(job)
+    assert result.counts["combinations_evaluated"] > 0
+    assert result.status == "infeasible" and result.plan is None
+    assert "memory" in result.message.lower()
+
+
+def test_groups_of_large_fleets_have_devices_in_multiples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enumerated and proven in the same coarse space; an odd vector does not belong to it."""
+    monkeypatch.setattr(space, "MAX_FINE_VECTORS", 6)
+    job = small_job(15)  # nodes of 4 and 2 devices
+    costs = UnitCosts(CostModel.builtin(), job.precision)
+    best, evaluated = enumerate_space(job, costs)
+    coarse = solved(job)
+    assert evaluated > 1000
+    assert coarse.status == "optimal"
+    assert coarse.objective == pytest.approx(best, rel=1e-9)
+    assert "in multiples of 4" in coarse.space.text
+    declared = ExactProblem(job, costs).space
+    assert declared.admits((4, 1)) and not declared.admits((2, 1)) and not declared.admits((8, 0))
+
+
+def test_the_class_with_most_steps_is_made_coarser_first() -> None:
+    def nodes(number: int, size: int) -> NodeClass:
+        return NodeClass(nodes=tuple(range(number)), node_ids=("",) * number, device_type="H100", size=size)
+
+    assert space.units_of([nodes(8, 8), nodes(4, 8), nodes(4, 8)]) == (4, 1, 1)  # 17 x 33 x 33 vectors
+    assert space.units_of([nodes(2, 8), nodes(3, 8), nodes(3, 8)]) == (1, 1, 1)  # 17 x 25 x 25
+    assert space.units_of([nodes(200_000, 1)]) == (1,)  # nothing to take together
 
 
 def _by_device_type(job: Job, tables: CostTables, *, links: bool) -> tuple[NodeClass, ...]:
