@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MOST_LANES = 1024
 """Processes that a search may be asked to start."""
+LARGE_FLEET = 64
+"""Devices from which on two processes are faster than one (benchmarks.search)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--certificate", type=Path, help="where the exact solver's certificate goes (default: beside --out)"
     )
     parser.add_argument(
-        "--threads", type=_lanes, metavar="N", help="processes that search (0: one per core); same plan"
+        "--threads",
+        type=_lanes,
+        metavar="N",
+        help="processes that search (0: one per core; default: 1, for large fleets up to 2); same plan",
     )
     parser.add_argument(
         "--ray",
@@ -100,13 +105,14 @@ def run(args: argparse.Namespace) -> int:
     costs = UnitCosts(model, job.precision)
     warm_start = read_warm_start(args.warm_start, job)
     clock.lap("read")
+    threads = _usual_lanes(job) if args.threads is None and args.ray is None else args.threads
     result = solve(
         job,
         costs,
         progress=None if args.quiet or args.json else _progress,
         bound_progress=None if args.quiet or args.json else _bound_progress,
         warm_start=warm_start,
-        threads=args.threads,
+        threads=threads,
         ray_address=args.ray,
     )
     clock.lap("search")
@@ -135,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         written.append(args.out)
         if args.out.is_file():  # not /dev/stdout
             written.append(args.out.with_name(f"{args.out.stem}.timings.json"))
-            write_json_atomically(written[-1], {**clock.to_json(), "threads": args.threads, "work": dict(result.work)})
+            write_json_atomically(written[-1], {**clock.to_json(), "threads": threads, "work": dict(result.work)})
     if written and not args.json:
         print(f"\nwritten: {', '.join(map(str, written))}")
     return EXIT_OK
@@ -249,8 +255,19 @@ def _proof_entries(job: Job, proof: ExactResult, certificate: str) -> dict[str, 
 def _lanes(text: str) -> int:
     if not text.isdecimal() or int(text) > MOST_LANES:
         raise argparse.ArgumentTypeError(f"a number of processes up to {MOST_LANES}, or 0 for one per core: {text!r}")
+    return int(text) or _num_cores()
+
+
+def _usual_lanes(job: Job) -> int | None:
+    """Two processes pay where a search takes seconds; the exact solver chooses itself."""
+    if job.optimizer.solver == "ilp":
+        return None
+    return min(2, _num_cores()) if job.topology.num_devices >= LARGE_FLEET else 1
+
+
+def _num_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return int(text) or cores or 1
+    return cores or 1
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, object]:
