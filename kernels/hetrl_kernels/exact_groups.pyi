@@ -2,7 +2,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetrl_kernels.fronts import ExactFinder
-from hetrl_kernels.layouts import Devices
 from hetrl_kernels.options import Option
 
 class GroupColumns:
@@ -23,5 +22,3 @@ class GroupColumns:
         deadline: float,
     ) -> None: ...
     def run(self) -> list[tuple[Option, ...]]: ...
-
-def relocated(option: Option, to: NDArray[np.int32], devices: Devices) -> Option: ...

@@ -10,6 +10,7 @@ cdef class ScoreOptions(TrainOptions):
 
     cdef tuple score_residencies(self, Devices devices)
     cdef tuple score_options(self, int task, list found, tuple residencies)
+    cdef double least_scoring(self, int task, Layout layout, int shape) noexcept
     cdef Option score_option(
         self, int task, Layout layout, int shape, int weights, list marks, double bound, double* active, double* idle, double* host)
     cdef tuple shared_options(self, int task, Option trainer)

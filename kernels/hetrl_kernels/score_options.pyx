@@ -6,13 +6,10 @@ from libc.stdlib cimport free, malloc
 
 from hetrl_kernels.memory cimport FSDP, ON_HOST, RESIDENT, SHARED, Rank, score_rank
 from hetrl_kernels.options cimport ALLOW_WEIGHTS_HOST, add_rank, new_option, spread_to_replicas
-from hetrl_kernels.tables cimport SCORE, Tables, fmax, fmin
+from hetrl_kernels.tables cimport NUM_SCORE_SHAPES, SCORE, Tables, fmax, fmin, micro_batch_of, score_shape
 from hetrl_kernels.timing cimport Replica, score_fluid
 
 from operator import attrgetter
-
-cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
-cdef int[3] SCORE_SHAPES = [0, 2, 4]
 
 
 cdef class ScoreOptions(TrainOptions):
@@ -37,19 +34,11 @@ cdef class ScoreOptions(TrainOptions):
     cdef tuple score_options(self, int task, list found, tuple residencies):
         cdef Layout layout
         cdef list bounds = []
-        cdef int s, l, c
-        cdef double rate
-        cdef Replica replica
+        cdef int s, l
         for l in range(len(found)):
             layout = found[l]
-            for s in range(3):
-                rate = 0.0
-                for c in range(layout.num_classes):
-                    replica = layout.replica(layout.representative[c])
-                    rate += layout.class_size[c] / score_fluid(
-                        self.t, task, layout.degree_index, layout.degree, SCORE_SHAPES[s], TRAIN_MICRO_BATCHES[SCORE_SHAPES[s]], &replica
-                    )
-                bounds.append((self.t.num_prompts / rate, l, s))
+            for s in range(NUM_SCORE_SHAPES):
+                bounds.append((self.least_scoring(task, layout, score_shape(s)), l, s))
         bounds.sort()
         self.num_candidates += len(bounds) * len(residencies)
         cdef list front = [], marks = []
@@ -61,7 +50,7 @@ cdef class ScoreOptions(TrainOptions):
                 self.cut("SLOW_LAYOUT" if bound > self.slow_limit(fastest) else "FRONT_OVERFLOW")
                 continue
             for weights in residencies:
-                option = self.score_option(task, found[l], SCORE_SHAPES[s], weights, marks, bound, &active, &idle, &host)
+                option = self.score_option(task, found[l], score_shape(s), weights, marks, bound, &active, &idle, &host)
                 if option is None:
                     continue
                 if any([mark[0] <= option.seconds and mark[1] <= active and mark[2] <= idle and mark[3] <= host for mark in marks]):
@@ -72,11 +61,23 @@ cdef class ScoreOptions(TrainOptions):
         front.sort(key=attrgetter("seconds"))
         return tuple(front[: self.max_options])
 
+    cdef double least_scoring(self, int task, Layout layout, int shape) noexcept:
+        """Seconds that scoring takes at least, whatever the shares."""
+        cdef double rate = 0.0
+        cdef int c
+        cdef Replica replica
+        for c in range(layout.num_classes):
+            replica = layout.replica(layout.representative[c])
+            rate += layout.class_size[c] / score_fluid(
+                self.t, task, layout.degree_index, layout.degree, shape, micro_batch_of(shape), &replica
+            )
+        return self.t.num_prompts / rate
+
     cdef Option score_option(
         self, int task, Layout layout, int shape, int weights, list marks, double bound, double* active, double* idle, double* host):
         """Memory first; costed only if it fits and nothing found so far beats it."""
         cdef Tables t = self.t
-        cdef int micro_batch = TRAIN_MICRO_BATCHES[shape]
+        cdef int micro_batch = micro_batch_of(shape)
         cdef Option option = new_option(t, layout, task, micro_batch)
         cdef double* hosts = <double*>malloc(layout.num_slots * sizeof(double))
         cdef double moved = 0.0

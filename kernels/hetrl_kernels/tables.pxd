@@ -23,6 +23,7 @@ cdef enum:
     MAX_STAGES = 64
     MAX_TASKS = 16
     NUM_TAIL = 16
+    NUM_SCORE_SHAPES = 3
 
 
 cdef class Tables:
@@ -75,6 +76,16 @@ cdef inline double fmax(double a, double b) noexcept nogil:  # libm's own is a c
 
 cdef inline double fmin(double a, double b) noexcept nogil:
     return a if a < b else b
+
+
+cdef inline int micro_batch_of(int shape) noexcept nogil:
+    """Sequences of a micro-batch, by its index in the tables."""
+    return 1 << shape
+
+
+cdef inline int score_shape(int number) noexcept nogil:
+    """Index of the micro-batch of a scoring shape: 1, 4 or 16 sequences."""
+    return 2 * number
 
 
 cdef inline double all_reduce(double v, int n, double latency, double bandwidth) noexcept nogil:

@@ -18,6 +18,9 @@ cdef struct Candidate:
     int residency
 
 
+cdef int compare_candidates(const void* a, const void* b) noexcept nogil
+
+
 cdef class TrainOptions(TaskOptions):
     cdef tuple train_options(self, int task, Devices devices)
     cdef double train_candidates(

@@ -16,13 +16,12 @@ from hetrl_kernels.options cimport (
     ALLOW_FSDP, ALLOW_OPTIMIZER_HOST, ALLOW_RECOMPUTE, ALLOW_WEIGHTS_HOST, ALLOW_ZERO1, add_rank, new_option,
 )
 from hetrl_kernels.rings cimport StageRing, optimizer_seconds, stage_rings, update_seconds
-from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables, fmax, fmin
+from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables, fmax, fmin, micro_batch_of
 from hetrl_kernels.timing cimport Replica, train_replica
 
 from bisect import insort
 from operator import attrgetter
 
-cdef int[5] TRAIN_MICRO_BATCHES = [1, 2, 4, 8, 16]
 cdef int[5] WEIGHTS_CHOICES = [RESIDENT, RESIDENT, ON_HOST, RESIDENT, ON_HOST]
 cdef int[5] OPTIMIZER_CHOICES = [ON_DEVICE, HOST_WHEN_IDLE, HOST_WHEN_IDLE, HOST, HOST]
 cdef double WORTH_FRACTION = 0.05  # nothing is offloaded or recomputed where less than this fraction of a device is at stake
@@ -153,7 +152,7 @@ cdef class TrainOptions(TaskOptions):
             for j in range(2):
                 optimizer[sharding][j] = -1.0
         for mb in range(5):
-            if mb > 0 and TRAIN_MICRO_BATCHES[mb] * replicas * t.num_mini_batches > sequences:
+            if mb > 0 and micro_batch_of(mb) * replicas * t.num_mini_batches > sequences:
                 break
             fits = 0
             for recompute in range(choices):
@@ -161,7 +160,7 @@ cdef class TrainOptions(TaskOptions):
                 first = 0
                 for j in range(stages):
                     activations[j] = train_activations(
-                        t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, TRAIN_MICRO_BATCHES[mb], recompute
+                        t, task, layout.degree_index, first, layers[j], stages - j, t.num_prompts, micro_batch_of(mb), recompute
                     )
                     if not recompute:
                         plain[j] = activations[j]
@@ -250,7 +249,7 @@ cdef class TrainOptions(TaskOptions):
         for c in range(layout.num_classes):
             replica = layout.replica(layout.representative[c])
             time = train_replica(
-                t, task, layout.degree_index, layout.degree, mb, TRAIN_MICRO_BATCHES[mb], recompute, &replica, average, True
+                t, task, layout.degree_index, layout.degree, mb, micro_batch_of(mb), recompute, &replica, average, True
             )
             rate += layout.class_size[c] / time.fluid
         m_least[0] = time.num_micro_batches
@@ -261,7 +260,7 @@ cdef class TrainOptions(TaskOptions):
 
     cdef Option train_variant(self, int task, Layout layout, const Candidate* candidate):
         """The option that a candidate stands for, neither costed nor with its memory."""
-        cdef Option option = new_option(self.t, layout, task, TRAIN_MICRO_BATCHES[candidate.micro_batch])
+        cdef Option option = new_option(self.t, layout, task, micro_batch_of(candidate.micro_batch))
         option.recompute = candidate.recompute
         option.shape = candidate.micro_batch
         option.sharding = candidate.sharding

@@ -22,6 +22,7 @@ from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES, CostTables
 from hetrl.search.bounds.passes import PIPELINES, Bools, Floats, Ints, most_tensor_groups, pass_of, rates, scalar
 from hetrl.spec.job import Job
 from hetrl_kernels.training_bound import TrainingBound
+from hetrl_kernels.training_bound_tables import SETTING
 
 MOST_REPLICAS_EXACT = 40
 """Larger numbers of replicas are bounded by intervals."""
@@ -59,30 +60,12 @@ class TrainingTables(NamedTuple):
     most_groups: Ints  # [T, Y] tensor groups of the fleet
     slots: Ints  # [T, R, Y] times that a node has the fewest replicas' groups
     setting_degree: Ints  # [Q, 2] index and degree
-    setting: Floats  # [Q, SETTING]
+    setting: Floats  # [Q, SETTING]: columns as in `hetrl_kernels.training_bound_tables`
     speed: Floats  # [Q, Y]
     by_layer: Floats  # [Q, Y] seconds of a layer; 0 where layers differ, infinite on types that do not train
     head: Floats  # [Q, Y]
     fastest: Ints  # [Q, Y]
     quickest: Ints  # [Q, Y] by a layer's seconds
-
-
-SETTING = (
-    "work",  # seconds of all updates, per micro-batch of one update, on the best type
-    "amount",  # micro-batches of one update, as if all were full
-    "micro_batch",
-    "prompt",  # micro-batches of one prompt in one update
-    "least_share",  # of the updates in the work, the old log-probabilities being the rest
-    "most_share",
-    "phi",  # forward's share of a pass forward and backward
-    "kept_bytes",  # by one layer for one sequence
-    "layer_parameters",  # on one rank
-    "once",  # seconds of one micro-batch through all stages
-    "first_parameters",
-    "last_parameters",
-    "logits_bytes",  # of one sequence
-)
-"""Columns of `TrainingTables.setting`."""
 
 
 def training_bound(job: Job, tables: CostTables, index: int) -> Callable[[Ints], float]:
@@ -220,7 +203,7 @@ def _setting(
     }
     return Setting(
         degree_index=degree_index,
-        row=tuple(float(row[name]) for name in SETTING),
+        row=tuple(float(row[name]) for name in sorted(SETTING, key=SETTING.__getitem__)),
         speed=speed,
         by_layer=np.where(usable, whole[:, 0], np.inf),
         head=whole[:, -1],

@@ -13,7 +13,7 @@ from hetrl.plan.plan import Group, Plan, TaskPlan
 from hetrl.search.exact.problem import Column, ExactProblem
 from hetrl.search.exact.space import packings
 from hetrl.search.level3_colocation import task_plan
-from hetrl_kernels.exact_groups import relocated
+from hetrl_kernels.exact_relocation import relocated
 from hetrl_kernels.groups import Choice
 from hetrl_kernels.layouts import Devices
 from hetrl_kernels.options import Option

@@ -19,7 +19,8 @@ from hetrl.search.exact.space import packings
 from hetrl.search.exact.workers import Workers
 from hetrl.search.level5_refine import fastest_layers
 from hetrl.spec.presets import benchmark_instance
-from hetrl_kernels.exact_groups import GroupColumns, relocated
+from hetrl_kernels.exact_groups import GroupColumns
+from hetrl_kernels.exact_relocation import relocated
 from hetrl_kernels.layer_times import replica_seconds
 from hetrl_kernels.layouts import Devices
 from hetrl_kernels.options import Option

@@ -1,0 +1,3 @@
+from typing import Final
+
+SETTING: Final[dict[str, int]]
