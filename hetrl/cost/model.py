@@ -7,10 +7,11 @@ gaps, the engine's scheduler, Python. Calibrations are fitted from recorded runs
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -180,10 +181,18 @@ class CostModel:
         """Write the calibrations as JSON, and the operators beside it."""
         operators = path.with_suffix(".operators")
         self.library.save(operators)
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            "operators": operators.name,
+        own = [curve for curve in self.collectives if curve.provenance != "fitted"]
+        document = {"format": FORMAT, "version": VERSION, "operators": operators.name, **self._coefficients(own)}
+        write_text_atomically(path, json.dumps(document, indent=1) + "\n")
+
+    def digest(self) -> str:
+        """Identify the coefficients, wherever they were read from."""
+        content = [self.library.digest(), self._coefficients(self.collectives)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _coefficients(self, collectives: Sequence[NodeCurve]) -> dict[str, object]:
+        """All but the operators, as JSON data."""
+        return {
             "gradient_overlap": self.gradient_overlap,
             "weight_gather_overlap": self.weight_gather_overlap,
             "links": [
@@ -203,13 +212,12 @@ class CostModel:
                 for pair, link in sorted(self.network.items())
             ],
             "host_links": dict(sorted(self.host_links.items())),
-            "collectives": [_curve_entry(curve) for curve in self.collectives if curve.provenance != "fitted"],
+            "collectives": [_curve_entry(curve) for curve in collectives],
             "calibrations": [
                 {"device": device, "phase": phase, **asdict(calibration)}
                 for (device, phase), calibration in sorted(self.calibrations.items())
             ],
         }
-        write_text_atomically(path, json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> CostModel:

@@ -5,11 +5,13 @@ The JSON part is meant for people too: coefficients, measured ranges, errors, so
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import secrets
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,6 +51,25 @@ class StoredModel:
             raise SpecError(
                 Problem(path=str(self.path), message=f"damaged model {self.entry.get('device')}: {error}")
             ) from error
+
+    def digest(self) -> str:
+        """Identify its content: `model_digest` of what `load` gives, without reading the arrays."""
+        checksum = 0
+        if self.entry["arrays"]:
+            with zipfile.ZipFile(self.path) as archive:
+                checksum = archive.getinfo(str(self.entry["arrays"])).CRC
+        return _digest(self.entry, checksum)
+
+
+def model_digest(model: OperatorModel) -> str:
+    """Identify the content of a model, the same before it is written and after it is read."""
+    arrays = _arrays_of(model)
+    block = _block(arrays) if arrays else b""
+    return _digest(_entry_of(model, _name_of(model) if arrays else ""), zlib.crc32(block))
+
+
+def _digest(entry: Mapping[str, Any], checksum: int) -> str:
+    return hashlib.sha256(json.dumps([entry, checksum], sort_keys=True).encode()).hexdigest()
 
 
 def read_library(path: str | os.PathLike[str]) -> OperatorLibrary:
@@ -115,11 +136,9 @@ def write_library(
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for model in sorted(models, key=lambda each: (each.device, each.operator, each.dtype)):
             arrays = _arrays_of(model)
-            name = f"{model.device}-{model.operator}-{model.dtype}.npz" if arrays else ""
+            name = _name_of(model) if arrays else ""
             if arrays:
-                block = io.BytesIO()
-                np.savez(block, **arrays)  # type: ignore[arg-type]
-                _add(archive, name, block.getvalue())
+                _add(archive, name, _block(arrays))
             entries.append(_entry_of(model, name))
         document = {
             "format": FORMAT,
@@ -145,6 +164,16 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(info, data)
+
+
+def _name_of(model: OperatorModel) -> str:
+    return f"{model.device}-{model.operator}-{model.dtype}.npz"
+
+
+def _block(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
+    block = io.BytesIO()
+    np.savez(block, **arrays)  # type: ignore[arg-type]
+    return block.getvalue()
 
 
 def _arrays_of(model: OperatorModel) -> dict[str, NDArray[np.generic]]:

@@ -7,6 +7,7 @@ device was measured with few points only. Sets of models are kept in one file: J
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -187,6 +188,9 @@ class LazyModel(Protocol):
     def load(self) -> OperatorModel:
         """Read it."""
 
+    def digest(self) -> str:
+        """Identify its content."""
+
 
 def _unfitted(operator: str) -> OperatorModel:
     others = {
@@ -320,6 +324,16 @@ class OperatorLibrary:
         own = [key for key in self.keys() if key in self._models or self._lazy[key] is not shipped.get(key)]
         models = [self.fitted(*key) for key in own]
         write_library(path, [model for model in models if model is not None])
+
+    def digest(self) -> str:
+        """Identify the content of all models."""
+        from hetrl.cost.model_files import model_digest
+
+        marks = [
+            (*key, model_digest(self._models[key]) if key in self._models else self._lazy[key].digest())
+            for key in self.keys()
+        ]
+        return hashlib.sha256(repr(marks).encode()).hexdigest()
 
     def add_lazy(self, key: tuple[str, str, str], model: LazyModel) -> None:
         """Register a model that is read on first use."""

@@ -13,7 +13,7 @@ from hetrl.search.exact.result import (
     ExactResult,
     NodeClass,
     Removal,
-    job_fingerprint,
+    job_digest,
 )
 
 __all__ = [
@@ -24,5 +24,5 @@ __all__ = [
     "ExactResult",
     "NodeClass",
     "Removal",
-    "job_fingerprint",
+    "job_digest",
 ]

@@ -13,7 +13,7 @@ from hetrl.search.exact.result import (
     Combination,
     DeclaredSpace,
     Removal,
-    job_fingerprint,
+    job_digest,
 )
 from hetrl.search.level3_colocation import OPTIMIZER_STATES, SHARDINGS, WEIGHTS
 
@@ -57,7 +57,9 @@ def make_certificate(
     if answer.status != "optimal" or abs(found - best) > TOLERANCE * best:
         raise RuntimeError(f"search and integer program disagree: {best!r} and {found!r} ({answer.status}, {mip})")
     return Certificate(
-        fingerprint=job_fingerprint(problem.job, problem.costs),
+        job_sha256=job_digest(problem.job),
+        cost_model=problem.costs.model.source,
+        cost_model_sha256=problem.costs.model.digest(),
         space=space,
         columns=written,
         combinations=combinations,

@@ -20,7 +20,7 @@ from hetrl.errors import Problem
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
 from hetrl.search.exact.milp import build_program, mps_text, objective_of, solve_mps
 from hetrl.search.exact.problem import ExactProblem, declared_options
-from hetrl.search.exact.result import Certificate, CertificateColumn, job_fingerprint
+from hetrl.search.exact.result import Certificate, CertificateColumn, job_digest
 from hetrl.search.exact.solver import solve_exact
 from hetrl.search.exact.space import packings
 from hetrl.search.level3_colocation import OPTIMIZER_STATES, SHARDINGS, WEIGHTS
@@ -64,9 +64,20 @@ def check_certificate(
     """
     verdict = Verdict()
     tell = progress or (lambda _: None)
-    mark = job_fingerprint(job, costs)
     verdict.expect(
-        certificate.fingerprint == mark, "fingerprint", "job or cost model is another", certificate.fingerprint, mark
+        certificate.job_sha256 == job_digest(job),
+        "job_sha256",
+        "job is another",
+        certificate.job_sha256,
+        job_digest(job),
+    )
+    model, made_with = costs.model, certificate.cost_model
+    verdict.expect(
+        certificate.cost_model_sha256 == model.digest(),
+        "cost_model",
+        "cost model is another than the one that the certificate was made with",
+        f"{made_with} ({certificate.cost_model_sha256[:12]})",
+        f"{model.source} ({model.digest()[:12]})",
     )
     if not verdict.holds:
         return verdict

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hetrl.cost.estimate import Estimate
-from hetrl.cost.unit import UnitCosts
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
 
-CERTIFICATE_VERSION = 1
+CERTIFICATE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +130,12 @@ class Certificate:
 
     Parameters
     ----------
-    fingerprint
-        `job_fingerprint` of the job and its cost model.
+    job_sha256
+        `job_digest` of the job.
+    cost_model
+        Name or file of the cost model.
+    cost_model_sha256
+        `hetrl.cost.model.CostModel.digest` of the cost model.
     optimum_seconds
         Value of the integer program, equal to the plan's step seconds.
     chosen
@@ -143,7 +146,9 @@ class Certificate:
         Which solver found ``optimum_seconds`` for ``mps`` ("none" where it was not asked).
     """
 
-    fingerprint: str
+    job_sha256: str
+    cost_model: str
+    cost_model_sha256: str
     space: DeclaredSpace
     columns: tuple[CertificateColumn, ...]
     combinations: tuple[Combination, ...]
@@ -192,7 +197,9 @@ class Certificate:
             for each in values["combinations"]
         )
         return cls(
-            fingerprint=values["fingerprint"],
+            job_sha256=str(values["job_sha256"]),
+            cost_model=str(values["cost_model"]),
+            cost_model_sha256=str(values["cost_model_sha256"]),
             space=DeclaredSpace(**space),
             columns=columns,
             combinations=combinations,
@@ -266,7 +273,6 @@ class ExactResult:
         return max(0.0, self.objective / self.lower_bound - 1.0) if self.lower_bound > 0 else math.inf
 
 
-def job_fingerprint(job: Job, costs: UnitCosts) -> str:
-    """Identify what was solved: the configuration as read, and the cost model's name."""
-    text = json.dumps([job.config, costs.model.source], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+def job_digest(job: Job) -> str:
+    """Identify what was solved: the configuration as read."""
+    return hashlib.sha256(json.dumps(job.config, sort_keys=True, default=str).encode()).hexdigest()

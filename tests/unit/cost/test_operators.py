@@ -258,6 +258,19 @@ def test_a40_has_linear_layers_only() -> None:
     assert library.get("A40", "attention_prefill", "bf16").provenance == "datasheet"
 
 
+def test_a_digest_follows_the_content_and_not_the_file(tmp_path: Path) -> None:
+    shipped = OperatorLibrary.builtin()
+    key = ("H100", "gemm", "bf16")
+    read = shipped.get(*key)
+    assert OperatorLibrary([read]).digest() == OperatorLibrary([replace(read)]).digest()
+    write_library(tmp_path / "a.zip", [read])
+    assert read_library(tmp_path / "a.zip").digest() == OperatorLibrary([read]).digest()
+    faster = replace(read, chip=replace(read.chip, flops_per_second=read.chip.flops_per_second * 1.01))
+    write_library(tmp_path / "b.zip", [faster])
+    assert read_library(tmp_path / "b.zip").digest() != OperatorLibrary([read]).digest()
+    assert shipped.merged(OperatorLibrary([faster])).digest() != shipped.digest()
+
+
 def test_a_saved_library_holds_what_was_added_to_the_shipped_models(tmp_path: Path) -> None:
     path = tmp_path / "models.zip"
     own = model(device="H100", rooflines={"vllm": Roofline(offset_seconds=7.0, coefficients=(1.0, 1.0, 1.0))})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hetrl.cost.model import CostModel
 from hetrl.search.exact.certificate_file import checksum
 from hetrl.tools.main import main
 from tests.helpers.jobs import TWO_NODES
@@ -136,6 +138,20 @@ def test_a_corrupted_certificate_is_refused(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert ("was changed" in said) is not forged
+
+
+def test_a_certificate_of_another_cost_model_is_refused_by_that_name(
+    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = CostModel.builtin()
+    replace(model, gradient_overlap=0.5).save(tmp_path / "other.json")
+    replace(model, source="elsewhere").save(tmp_path / "same.json")
+    file = str(written / "plan.certificate.json")
+    assert main(["certify", file, "--models", str(tmp_path / "other.json"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "cost model is another" in said
+    assert "other.json" in said and "built-in" in said
+    assert main(["certify", file, "--models", str(tmp_path / "same.json"), "--quiet"]) == 0
 
 
 @pytest.mark.parametrize(
