@@ -29,7 +29,7 @@ from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.spec.yaml_text import parse_yaml, read_text
 from hetrl.tools.cli import run_command
-from hetrl.tools.job_or_plan import is_plan, read_job_or_plan
+from hetrl.tools.job_or_plan import is_plan, note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_text import layout_text, step_word
 from hetrl.units import format_seconds
@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if problems:
         raise SpecError(problems)
     estimate = evaluate(job, plan, costs)
+    if args.config is None and estimate.feasible:
+        note_another_prediction(args.plan, model, estimate)
     quantiles = _quantiles(args, job, plan, costs) if args.scenarios > 0 and estimate.feasible else {}
     if args.json and estimate.feasible:
         prediction = estimate.to_json([node.id for node in job.topology.nodes])

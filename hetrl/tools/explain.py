@@ -17,7 +17,7 @@ from hetrl.search.explain import bindings, group_bindings, one_more_device, othe
 from hetrl.search.result import groups_of
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
-from hetrl.tools.job_or_plan import read_job_or_plan
+from hetrl.tools.job_or_plan import note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_notes import offload_notes
 from hetrl.tools.plan_text import step_word
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         print("the plan does not fit:")
         print("\n".join(f"  {problem}" for problem in estimate.problems[:20]))
         return EXIT_INFEASIBLE
+    note_another_prediction(args.plan, model, estimate)
     print(f"{_figures(job, estimate)}; critical path:")
     for name in estimate.schedule.critical_path:
         start, end = estimate.schedule.start[name], estimate.schedule.end[name]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from hetrl.cost.estimate import Estimate
+from hetrl.cost.model import CostModel
 from hetrl.plan.document import MAX_PLAN_BYTES, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values, load_job
 from hetrl.spec.yaml_text import read_text
+from hetrl.units import format_seconds
+
+SAME = 1e-9
 
 
 def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
@@ -19,6 +25,18 @@ def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
             dict(document.config), source=str(path), base=path.parent / document.config_folder
         ), document.plan
     return load_job(path), None
+
+
+def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) -> None:
+    """Say on stderr that a plan.json predicts another step, because of another cost model or version."""
+    document = read_plan(path)
+    planned, made_with = document.prediction["step_seconds"], document.search.get("cost_model", "unknown")
+    if abs(planned - estimate.step_seconds) > SAME * planned:
+        print(
+            f"note: {path} predicts {format_seconds(planned)}, with the cost model {made_with}; "
+            f"here it is {format_seconds(estimate.step_seconds)}, with the cost model {model.source} (--models)",
+            file=sys.stderr,
+        )
 
 
 def is_plan(path: Path) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hetrl.cost.model import CostModel, PhaseCalibration
 from hetrl.tools.main import main
 
 WRITTEN = """
@@ -38,6 +40,20 @@ def test_a_written_plan_and_the_same_plan_json_cost_the_same(
     code, said = call(capsys, tmp_path / "written.yaml", "--config", config)
     assert code == 0
     assert "group 1: 4 devices" in said
+
+
+def test_another_cost_model_than_the_plans_is_said(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, slow = tmp_path / "plan.json", tmp_path / "slow.json"
+    calibrations = {("H100", "train"): PhaseCalibration(scale=2.0, provenance="measured", num_measurements=1)}
+    replace(CostModel.builtin(), calibrations=calibrations).save(slow)
+    config = repository / "configs" / "rlhf_70b.yaml"
+    assert main(["plan", "--config", str(config), "--out", str(plan), "--budget", "60", "--quiet"]) == 0
+    assert "note:" not in call(capsys, plan)[1]
+    said = call(capsys, plan, "--models", slow)[1]
+    assert "with the cost model built-in; here it is" in said
+    assert "slow.json (--models)" in said
 
 
 def test_a_written_plan_needs_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
