@@ -3,6 +3,7 @@
 ``measurement``  one observation: amounts of work, what was measured, what the plan had predicted
 ``machine``      the facts of the machine it was taken on
 ``store``        JSON lines on disk, appended, never rewritten
+``worker_environment``  of the processes that run models
 """
 
 from hetrl.measure.machine import MachineFacts, machine_facts

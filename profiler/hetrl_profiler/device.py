@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetrl.errors import Problem, SpecError
 from hetrl.measure import machine_facts
+from hetrl.measure.worker_environment import WORKER_ENVIRONMENT
 from hetrl.units import MIB
 from hetrl_profiler.accelerators import amd_facts, nvidia_facts
 from hetrl_profiler.timing import Clock, EventClock
@@ -22,22 +23,6 @@ from hetrl_profiler.timing import Clock, EventClock
 if TYPE_CHECKING:
     import torch
 
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
-"""Set before torch is imported; the workers of a run have the same."""
 TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # No core multiplies more than two 512-bit vectors per cycle, moves more than 128 bytes to and from its first-level
 # cache per cycle, or runs faster than 6 GHz.
@@ -109,7 +94,7 @@ class ProfiledDevice:
 
 def set_environment() -> None:
     """Set what must be set before torch and vLLM are imported."""
-    os.environ.update(ENVIRONMENT)
+    os.environ.update({**WORKER_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "ERROR"})
 
 
 def cpu_core(name: str, dtype: str = "fp32", core: int | None = None) -> ProfiledDevice:
