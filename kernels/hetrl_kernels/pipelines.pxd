@@ -22,6 +22,13 @@ cdef struct Passage:  # one micro-batch through a stage of a scoring replica
     double send  # 0 after the last stage
 
 
+cdef struct Bounds:  # of one update's pipeline
+    double low
+    double high
+    double first  # exact seconds of the old log-probabilities ahead of it
+    bint sure  # both bounds are equal, but for the last bits
+
+
 cdef enum:
     LINK_BITS = 16
     LINK_MASK = (1 << LINK_BITS) - 1
@@ -35,5 +42,5 @@ cdef inline int stage_word(int kind, int link) noexcept nogil:
 cdef void rank_kinds(Pattern* pattern, int num_kinds) except *
 cdef void rank_links(Pattern* pattern, int num_links) except *
 cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil
-cdef int slowest_link(int num_stages, const int* words) noexcept nogil
+cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, Bounds* bounds) noexcept nogil
 cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil

@@ -1,7 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Stage times of replicas by the kind of node, so that only their composition is left to work out."""
 
-from hetrl_kernels.tables cimport MAX_STAGES, forward_only, one_f_one_b
+from hetrl_kernels.tables cimport MAX_STAGES, fmax, forward_only, one_f_one_b
+
+cdef double SAME = 2.0 ** -48
 
 
 cdef void rank_kinds(Pattern* pattern, int num_kinds) except *:
@@ -53,14 +55,78 @@ cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words,
         first[0] += forward_only(pattern.num_stages, scoring, send, pattern.num_scored)
 
 
-cdef int slowest_link(int num_stages, const int* words) noexcept nogil:
-    """Rank of a pipeline's slowest link; 0 where all are alike."""
-    cdef int j, link, slowest = 0, fastest = LINK_MASK
-    for j in range(num_stages - 1):
-        link = words[j] & LINK_MASK
-        slowest = link if link > slowest else slowest
-        fastest = link if link < fastest else fastest
-    return 0 if slowest == fastest else slowest
+cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, Bounds* bounds) noexcept nogil:
+    """Bounds of `train_seconds` in O(P), where the pipeline has work.
+
+    The schedule is a graph of operations, and its end the longest path through it. A stage j first runs W forwards (as many
+    as there are stages from it on, or all), then backwards and forwards in turn, N rounds of them, then W - 1 backwards. In
+    the middle part, a path that gains one round per stage of a stretch of stages returns to where it was, so no round takes
+    longer on average than the heaviest such stretch: ``period``. Operations that start at one time plus the round's number
+    times the period keep all the order's rules if these times do; the smallest such times make a schedule, whose end is an
+    upper bound. Any single path is a lower one: into a stage's first backward, round it N times, and out. Where one stage
+    decides, both meet.
+    """
+    cdef double[MAX_STAGES] forward
+    cdef double[MAX_STAGES] backward
+    cdef double[MAX_STAGES] send  # 0 after the last stage
+    cdef double[MAX_STAGES] start  # of the first backward
+    cdef double[MAX_STAGES] tail  # from the last backward of the middle part, itself included, to the end
+    cdef int[MAX_STAGES] width  # forwards ahead of the first backward
+    cdef double period = 0.0, gain, best, ahead = 0.0, behind = 0.0, slow_forward = 0.0, slow_backward = 0.0, follows
+    cdef double scored = 0.0, slow_scoring = 0.0, low = 0.0, high = 0.0
+    cdef int j, place, first, end, length, rounds, full, last = pattern.num_stages - 1, m = pattern.num_micro_batches
+    cdef int stretch = 1, stretch_end = -1
+    for j in range(last + 1):
+        place = j * num_kinds + (words[j] >> LINK_BITS)
+        forward[j] = pattern.forward[place]
+        backward[j] = pattern.backward[place]
+        send[j] = pattern.ranked_send[words[j] & LINK_MASK]
+        width[j] = m if m < last + 1 - j else last + 1 - j
+        period = fmax(period, forward[j] + backward[j])
+        # warm-up and wind-down: the stage that is slowest so far decides
+        slow_forward = fmax(slow_forward, forward[j])
+        slow_backward = fmax(slow_backward, backward[j])
+        behind += backward[j]
+        start[j] = ahead + forward[j] + (width[j] - 1) * slow_forward
+        tail[j] = behind + (width[j] - 1) * slow_backward
+        ahead += forward[j] + send[j]
+        behind += send[j]
+        scored += pattern.scoring[place] + send[j]
+        slow_scoring = fmax(slow_scoring, pattern.scoring[place])
+    while True:  # the heaviest stretch, by raising the period until none weighs more: mostly one or two turns
+        gain = best = 0.0
+        first = end = length = 0
+        for j in range(last + 1):
+            gain += 2 * send[j - 1] if j > 0 else 0.0
+            if gain <= 0.0:
+                gain = 0.0
+                first = j
+            gain += forward[j] + backward[j] - period
+            if gain > best:
+                best, length, end = gain, j + 1 - first, j
+        if best <= SAME * period:
+            break
+        stretch, stretch_end = length, end
+        period += best / length
+    for j in range(last, -1, -1):
+        if j < last:
+            start[j] = fmax(start[j], start[j + 1] + backward[j + 1] + send[j])
+        rounds = m - width[j]
+        low = fmax(low, start[j] + tail[j] + rounds * (forward[j] + backward[j]))
+        if j == stretch_end:
+            full = rounds // stretch * stretch
+            low = fmax(low, start[j] + tail[j] + full * period * (1.0 - SAME) + (rounds - full) * (forward[j] + backward[j]))
+    follows = start[0] + backward[0]  # the forward after the first backward
+    for j in range(1, last + 1):
+        follows = fmax(start[j] + backward[j], follows + forward[j - 1] + send[j - 1] - period)
+        start[j] = fmax(start[j], follows + forward[j] - period)
+    for j in range(last, -1, -1):
+        if j < last:
+            start[j] = fmax(start[j], start[j + 1] + backward[j + 1] + send[j])
+        high = fmax(high, start[j] + tail[j] + (m - width[j]) * period)
+    bounds.low, bounds.high = low, high
+    bounds.first = scored + (pattern.num_scored - 1) * slow_scoring if pattern.num_scored else 0.0
+    bounds.sure = high <= low * (1.0 + SAME)
 
 
 cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil:
@@ -78,3 +144,43 @@ cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* 
         even += stages[num_stages - 1].work
         slowest = stages[num_stages - 1].work if stages[num_stages - 1].work > slowest else slowest
     return even + odd + (num_micro_batches - 1) * (slowest if slowest > slow else slow)
+
+
+def training_pipeline(list forward, list backward, list send, int num_micro_batches):
+    """One training pipeline by itself.
+
+    Parameters
+    ----------
+    forward, backward
+        Seconds of a micro-batch, by stage.
+    send
+        Seconds from each stage to the next.
+    num_micro_batches
+        At least 1.
+
+    Returns
+    -------
+    (low, exact, high, sure)
+        Seconds of the 1F1B schedule between their bounds, and whether these say that they meet.
+    """
+    cdef double[4 * MAX_STAGES] times
+    cdef double[MAX_STAGES + 1] ranked_send
+    cdef int[MAX_STAGES] words
+    cdef int j, stages = len(forward)
+    cdef double exact, first
+    cdef Pattern pattern
+    cdef Bounds bounds
+    if not 0 < stages <= MAX_STAGES or len(backward) != stages or len(send) != stages - 1 or num_micro_batches < 1:
+        raise ValueError("one to 64 stages with as many backward times, a send between any two, and a micro-batch")
+    pattern.num_stages, pattern.num_micro_batches, pattern.num_scored = stages, num_micro_batches, 0
+    pattern.forward, pattern.backward, pattern.scoring = times, times + stages, times + 2 * stages
+    pattern.ranked_send = ranked_send
+    ranked_send[0] = 0.0
+    for j in range(stages):
+        pattern.forward[j], pattern.backward[j], pattern.scoring[j] = forward[j], backward[j], 0.0
+        words[j] = stage_word(0, j + 1 if j + 1 < stages else 0)
+        if j + 1 < stages:
+            ranked_send[j + 1] = send[j]
+    train_seconds(&pattern, 1, words, &exact, &first)
+    train_bounds(&pattern, 1, words, &bounds)
+    return bounds.low, exact, bounds.high, bool(bounds.sure)

@@ -44,7 +44,7 @@ cdef class PlanState(Arena):
     cdef Outcome outcome
 
     cdef void gather_stale(self) noexcept nogil
-    cdef bint exceeds(self, double limit) noexcept nogil
+    cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil
     cdef double task_seconds(self, int task) noexcept nogil
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil
     cdef double cost(self, double limit) noexcept nogil

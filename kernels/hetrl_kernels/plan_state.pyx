@@ -214,27 +214,37 @@ cdef class PlanState(Arena):
                 return False
         return True
 
-    cdef bint exceeds(self, double limit) noexcept nogil:
-        """Whether replicas alone make some group's load exceed a limit, whatever else a move changes."""
+    cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil:
+        """Whether replicas alone make some group's load exceed a limit, whatever else a move changes.
+
+        First by the bounds that the touched replicas give, which costs next to nothing, then by what the slowest take.
+        ``changed`` are the tasks whose rings, optimizers and host traffic the move changes: of these only replicas count.
+        """
         cdef double[MAX_GROUPS] load
-        cdef double seconds
+        cdef double seconds, first
         cdef const Slowest* slowest
-        cdef int i
-        for i in range(self.num_groups):
-            load[i] = 0.0
-        for i in range(self.num_tasks):
-            slowest = self.replicas.slowest + i
-            if self.replicas.stale_tasks >> i & 1:
-                self.replicas.resolve(&self.log, i)
-                seconds = slowest.slow[1]
+        cdef unsigned int stale = self.replicas.stale_tasks
+        cdef int i, turn
+        for turn in range(2):
+            for i in range(self.num_groups):
+                load[i] = 0.0
+            for i in range(self.num_tasks):
+                slowest = self.replicas.slowest + i
+                if stale >> i & 1 and turn == 0:
+                    seconds, first = self.replicas.least[i], self.replicas.least_first[i]
+                elif (stale | changed) >> i & 1:
+                    self.replicas.resolve(&self.log, i)
+                    seconds = slowest.slow[1]
+                    first = slowest.first[1] if slowest.first != NULL else seconds
+                else:
+                    load[self.replicas.strategies[i].group] += self.orders.work.seconds[i] * self.unit
+                    continue
                 if self.replicas.strategies[i].kind == TRAIN:
-                    seconds = (slowest.first[1] if slowest.first != NULL else seconds) + (self.t.num_updates - 1) * seconds
-            else:
-                seconds = self.orders.work.seconds[i] * self.unit
-            load[self.replicas.strategies[i].group] += seconds
-        for i in range(self.num_groups):
-            if load[i] > limit * (1.0 + 1e-9):
-                return True
+                    seconds = first + (self.t.num_updates - 1) * seconds
+                load[self.replicas.strategies[i].group] += seconds
+            for i in range(self.num_groups):
+                if load[i] > limit * (1.0 + 1e-9):
+                    return True
         return False
 
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil:
@@ -243,14 +253,17 @@ cdef class PlanState(Arena):
         False, with the work half done, if the cost certainly exceeds ``limit``; such a move must be taken back.
         """
         cdef bint all_stages = self.t.node_kind[first] != self.t.node_kind[second]
+        cdef unsigned int changed = 0
         cdef int i
+        for i in range(number):
+            changed |= self.added.stale_of[blocks[i]]
         self.replicas.turn += 1
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):
             self.replicas.touch(&self.log, blocks[i], all_stages)
         self.replicas.refresh(&self.log)
-        if limit < INFINITY and self.exceeds(limit):
+        if limit < INFINITY and self.exceeds(limit, changed):
             return False
         if number == 2 and from_first == 1:
             self.added.exchange(&self.log, blocks[0], blocks[1], first, second)

@@ -96,6 +96,8 @@ cdef class Replicas(Arena):
     cdef int turn
     cdef bint fresh  # no replica has been worked out yet
     cdef unsigned int stale_tasks
+    cdef double[MAX_TASKS] least  # lower bounds of what a task's slowest replica takes, by those that were touched last
+    cdef double[MAX_TASKS] least_first
 
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *
     cdef void place_all(self, Log* log) noexcept nogil
@@ -110,7 +112,6 @@ cdef class Replicas(Arena):
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
-    cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil
     cdef double scoring_seconds(self, const Replica* replica) noexcept nogil
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil

@@ -3,7 +3,7 @@
 
 Replicas inside one block form units, looked up by the kind of node. Of those that span blocks, scoring ones are put together
 from tables; training and generating ones are looked up by what their stages look like, and worked out once. The slowest
-is the root of a tree of maxima. A long training pipeline first enters it with an upper bound.
+is the root of a tree of maxima. A long training pipeline enters it with an upper bound until more is known.
 """
 
 from cython cimport final
@@ -11,7 +11,7 @@ from libc.math cimport ceil, floor
 
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.pipelines cimport (
-    LINK_BITS, LINK_MASK, rank_kinds, rank_links, score_seconds, slowest_link, stage_word, train_seconds,
+    LINK_BITS, LINK_MASK, Bounds, rank_kinds, rank_links, score_seconds, stage_word, train_bounds, train_seconds,
 )
 from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
@@ -20,7 +20,7 @@ from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, trai
 from hetrl_kernels.undo cimport forget, prefetch, put, put_int, put_number, raise_leaf, top_leaf
 
 cdef enum:
-    SIGNATURE_BITS = 16
+    SIGNATURE_BITS = 13
     SHORT_PIPELINE = 2  # stages; longer ones are worked out only where they may decide
 
 cdef double BOUND_FACTOR = 1.0 + 1e-12
@@ -368,31 +368,35 @@ cdef class Replicas(Arena):
             touch += 1
 
     cdef void refresh(self, Log* log) noexcept nogil:
-        """Seconds of the replicas that were touched; of long training pipelines only an upper bound so far."""
+        """Seconds of the replicas that were touched; of long training pipelines only bounds where no more is known."""
         cdef Entry* entry
         cdef Replica* replica
-        cdef double seconds
-        cdef int i, link
+        cdef double seconds, first
+        cdef int i
+        cdef bint bounded
+        for i in range(self.num_tasks):
+            self.least[i] = self.least_first[i] = 0.0
         for i in range(self.num_touched):
             replica = self.replicas + self.touched[i]
             self.stale_tasks |= <unsigned int>1 << replica.task
             if not replica.slower:
                 self.loosen(log, replica)
                 continue
-            link = 0
-            if replica.num_stages > SHORT_PIPELINE and self.strategies[replica.task].kind == TRAIN:
-                link = slowest_link(replica.num_stages, self.slot_word + replica.first)
+            bounded = False
             if replica.scores:
                 seconds = self.scoring_seconds(replica)
+                first = seconds
                 self.write_leaves(log, replica, seconds, seconds)
-            elif link:
-                entry = self.upper_bound(replica, link)
-                self.write_leaves(log, replica, entry.seconds * BOUND_FACTOR, entry.first * BOUND_FACTOR)
             else:
                 entry = self.entry_of(replica)
+                seconds = entry.low
+                first = seconds + (entry.first - entry.seconds) if entry.first > entry.seconds else seconds
+                bounded = seconds < entry.seconds
                 self.write_leaves(log, replica, entry.seconds, entry.first)
-            if replica.unresolved != (link > 0):
-                put(log, &replica.unresolved, link > 0)
+            self.least[replica.task] = fmax(self.least[replica.task], seconds)
+            self.least_first[replica.task] = fmax(self.least_first[replica.task], first)
+            if replica.unresolved != bounded:
+                put(log, &replica.unresolved, bounded)
         self.num_touched = 0
 
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil:
@@ -425,35 +429,28 @@ cdef class Replicas(Arena):
         return self.signatures.find(hash, replica.pattern, tokens, words, replica.num_stages)
 
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil:
-        """Seconds of a replica, worked out where it looks like none before."""
+        """What is known of a replica; where it looks like none before, bounds of a long training pipeline, else its seconds."""
         cdef const int* words = self.slot_word + replica.first
         cdef int[MAX_STAGES] nodes
         cdef double tokens = 0.0
+        cdef Bounds bounds
         cdef Entry* entry
         cdef int j
-        if self.strategies[replica.task].kind == GENERATE:
+        cdef bint generates = self.strategies[replica.task].kind == GENERATE
+        if generates:
             for j in range(replica.num_stages):
                 nodes[j] = self.node[self.slot_block[replica.first + j]]
             tokens = self.tokens_of(replica, nodes)
         entry = self.find(replica, tokens, words)
-        if not entry.known:
-            self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
-            entry.known = True
-        return entry
-
-    cdef Entry* upper_bound(self, const Replica* replica, int link) noexcept nogil:
-        """Seconds of a training replica if all its links were of the slowest kind: few replicas differ in these."""
-        cdef const int* words = self.slot_word + replica.first
-        cdef int[MAX_STAGES] slowed
-        cdef int j, last = replica.num_stages - 1
-        cdef Entry* entry
-        for j in range(last):
-            slowed[j] = words[j] & ~LINK_MASK | link
-        slowed[last] = words[last] & ~LINK_MASK
-        entry = self.find(replica, 0.0, slowed)
-        if not entry.known:
-            train_seconds(self.patterns + replica.pattern, self.num_kinds, slowed, &entry.seconds, &entry.first)
-            entry.known = True
+        if entry.low < 0.0:
+            if generates or replica.num_stages <= SHORT_PIPELINE or self.patterns[replica.pattern].num_micro_batches == 0:
+                self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
+                entry.low = entry.seconds
+            else:
+                train_bounds(self.patterns + replica.pattern, self.num_kinds, words, &bounds)
+                entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
+                entry.first = entry.seconds + bounds.first
+                entry.low = bounds.high if bounds.sure else bounds.low * (2.0 - BOUND_FACTOR)
         return entry
 
     cdef void resolve(self, Log* log, int task) noexcept nogil:
@@ -473,5 +470,11 @@ cdef class Replicas(Arena):
                 self.write_leaves(log, self.replicas + r, seconds, seconds)
             else:
                 entry = self.entry_of(self.replicas + r)
+                if entry.low < entry.seconds:
+                    train_seconds(
+                        self.patterns + self.replicas[r].pattern, self.num_kinds, self.slot_word + self.replicas[r].first, &entry.seconds,
+                        &entry.first,
+                    )
+                    entry.low = entry.seconds
                 self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
             put(log, &self.replicas[r].unresolved, 0)

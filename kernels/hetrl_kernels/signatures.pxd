@@ -3,21 +3,22 @@
 from cython cimport final
 
 
-cdef struct Entry:
+cdef struct Entry:  # its key follows
     unsigned long long hash
     double tokens
-    double seconds  # of the pipeline, or of all the replica does
+    double seconds  # of the pipeline, or of all the replica does; an upper bound if only that is known
     double first  # with the old log-probabilities ahead of it
-    int pattern  # 1 + the caller's number for task, layers and prompts; 0 in a free entry
-    bint known
+    double low  # lower bound of `seconds`, equal where these are exact; negative in a new entry
+    int pattern  # the caller's number for task, layers and prompts
+    unsigned int born  # after how many times of emptying the table; an entry of before is free
 
 
 @final
 cdef class Signatures:
-    cdef Entry* entries
-    cdef int* keys
-    cdef size_t room, used
-    cdef int longest
+    cdef void* memory
+    cdef char* entries  # starts at a cache line
+    cdef size_t room, stride, used
+    cdef unsigned int born
     cdef readonly long long num_missed
 
     cdef Entry* find(

@@ -1,13 +1,16 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Seconds of every kind of replica seen so far, by all that they depend on.
 
-Open addressing; the whole key is compared, so that two replicas whose hashes are equal by chance stay two. A full table
+Open addressing, an entry and its key in one or two cache lines; the whole key is compared, so that two replicas whose hashes are equal by chance stay two. A full table
 is emptied: it only saves time.
 """
 
 from cython cimport final
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    CACHE_LINE = 64
 
 
 @final
@@ -24,46 +27,53 @@ cdef class Signatures:
 
     def __cinit__(self, int bits, int longest):
         self.room = <size_t>1 << bits
-        self.longest = longest
-        self.entries = <Entry*>calloc(self.room, sizeof(Entry))
-        self.keys = <int*>malloc(self.room * longest * sizeof(int))
-        if self.entries == NULL or self.keys == NULL:
+        self.stride = (sizeof(Entry) + longest * sizeof(int) + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
+        self.born = 1
+        self.memory = calloc(self.room * self.stride + CACHE_LINE, 1)
+        if self.memory == NULL:
             raise MemoryError
+        self.entries = <char*>(<size_t>self.memory + CACHE_LINE - <size_t>self.memory % CACHE_LINE)
 
     def __dealloc__(self):
-        free(self.entries)
-        free(self.keys)
+        free(self.memory)
 
     cdef void clear(self) noexcept nogil:
-        memset(self.entries, 0, self.room * sizeof(Entry))
         self.used = 0
+        self.born += 1
+        if self.born == 0:  # after 2^32 times
+            memset(self.entries, 0, self.room * self.stride)
+            self.born = 1
 
     cdef Entry* find(
         self, unsigned long long hash, int pattern, double tokens, const int* key, int length) noexcept nogil:
-        """The entry of a key; where there was none a new one, not ``known``, for the caller to fill in."""
+        """The entry of a key; where there was none a new one, ``NEW``, for the caller to fill in."""
         cdef size_t mask = self.room - 1
         cdef size_t home = (hash ^ (hash >> 32)) * <unsigned long long>0x9E3779B97F4A7C15 >> 40 & mask
         cdef size_t place = home
         cdef Entry* entry
+        cdef const int* known
+        cdef int i
         while True:
-            entry = self.entries + place
-            if entry.pattern == 0:
+            entry = <Entry*>(self.entries + place * self.stride)
+            if entry.born != self.born:
                 break
-            if (
-                entry.hash == hash and entry.pattern == pattern + 1 and entry.tokens == tokens
-                and memcmp(self.keys + place * self.longest, key, length * sizeof(int)) == 0
-            ):
-                return entry
+            if entry.hash == hash and entry.pattern == pattern and entry.tokens == tokens:
+                known = <const int*>(entry + 1)
+                i = 0
+                while i < length and known[i] == key[i]:
+                    i += 1
+                if i == length:
+                    return entry
             place = (place + 1) & mask
         self.num_missed += 1
         if 2 * self.used >= self.room:
             self.clear()
-            place = home
-            entry = self.entries + place
+            entry = <Entry*>(self.entries + home * self.stride)
         entry.hash = hash
-        entry.pattern = pattern + 1
+        entry.pattern = pattern
+        entry.born = self.born
         entry.tokens = tokens
-        entry.known = False
-        memcpy(self.keys + place * self.longest, key, length * sizeof(int))
+        entry.low = -1.0
+        memcpy(entry + 1, key, length * sizeof(int))
         self.used += 1
         return entry

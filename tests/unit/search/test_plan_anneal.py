@@ -26,6 +26,7 @@ from hetrl.search.plan_arrays import PlanArrays, moved_plan, plan_arrays
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.pipelines import training_pipeline
 from hetrl_kernels.plan_anneal import PlanAnnealer
 
 INSTANCES = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/PPO", "paper64_lan/GRPO")
@@ -201,3 +202,39 @@ def test_plans_outside_the_kernel_are_left_alone() -> None:
     assert plan_arrays(context, plan) is not None
     assert plan_arrays(context, Plan(groups=groups, tasks=(spanning, *plan.tasks[1:]))) is None
     assert plan_arrays(context, Plan(groups=groups, tasks=(replace(task, micro_batch_size=3), *plan.tasks[1:]))) is None
+
+
+times = st.floats(0.0, 1.0) | st.sampled_from([0.125, 0.25, 0.5, 1.0])
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], int]:
+    stages = draw(st.integers(1, 12))
+    slowest_send = draw(st.sampled_from([0.0, 0.01, 1.0, 20.0]))
+    forward = draw(st.lists(times, min_size=stages, max_size=stages))
+    backward = draw(st.lists(times, min_size=stages, max_size=stages))
+    send = draw(st.lists(times, min_size=stages - 1, max_size=stages - 1))
+    return forward, backward, [slowest_send * each for each in send], draw(st.integers(1, 40))
+
+
+@settings(max_examples=400, deadline=None)
+@given(pipelines())
+def test_bounds_of_a_training_pipeline(pipeline: tuple[list[float], list[float], list[float], int]) -> None:
+    low, exact, high, sure = training_pipeline(*pipeline)
+    assert low * (1 - 1e-13) <= exact <= high * (1 + 1e-13)
+    assert not sure or relative(high, exact) < 1e-14
+
+
+def test_bounds_meet_where_the_last_stage_decides() -> None:
+    # ten micro-batches reach the last stage after 1 + 1 seconds, keep it busy for 10 * (2 + 4), and go back in 2 + 2
+    low, exact, high, sure = training_pipeline([1.0, 1.0, 2.0], [2.0, 2.0, 4.0], [0.0, 0.0], 10)
+    assert low == exact == high == 2 + 10 * 6 + 4
+    assert sure
+
+
+def test_bounds_where_links_decide() -> None:
+    # two micro-batches are under way, a round trip takes 3 + 3 and two sends of 4; the second one's first backward runs
+    # from 15 to 17, and the fifth pair's four round trips later
+    low, exact, high, _ = training_pipeline([1.0, 1.0], [2.0, 2.0], [4.0], 10)
+    assert exact == 17 + 4 * 14
+    assert 0.99 * exact <= low <= exact <= high <= 1.06 * exact
