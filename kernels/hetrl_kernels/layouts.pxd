@@ -14,6 +14,27 @@ cdef class Devices:
     cdef readonly bytes key
 
 
+cdef struct StageRing:  # the ring over the same stage of all replicas of a training task
+    double latency
+    double bandwidth
+    bint two_level  # several nodes with equally many members each, at least two
+    int per_node
+    int num_nodes
+    int inner_node  # the node with the slowest link inside
+    double inner_bandwidth
+    double outer_latency
+    double outer_bandwidth
+    int kind  # device type of its first member
+    int most_ranks  # of the stage on any node
+    double slowest_host_link
+
+
+cdef struct Stepper:  # ranks of a stage whose optimizer steps take equally long
+    int stage
+    int node  # one of theirs
+    int num_ranks  # of the task on that node
+
+
 cdef class Layout:
     """Replicas as stages of (node, layers); all stages have the same tensor degree."""
 
@@ -25,6 +46,9 @@ cdef class Layout:
     cdef int* representative  # [num_classes]
     cdef int* class_size  # [num_classes]
     cdef readonly Devices devices
+    cdef StageRing* rings  # [max_stages] of a training task; NULL until they are worked out, as the steppers
+    cdef Stepper* steppers
+    cdef int num_steppers
 
     cdef Replica replica(self, int index) noexcept nogil
 
@@ -41,7 +65,8 @@ cdef class Splitter:
     cdef int task, degree_index, degree, num_known
     cdef double[MAX_TYPES] per_layer, head  # seconds of a layer, and of the last stage's head, by device type
     cdef int[MAX_TYPES] caps  # most layers of a stage
-    cdef int[MAX_SPLITS][MAX_STAGES] kinds, splits
+    cdef unsigned long long[MAX_SPLITS][MAX_STAGES] kinds  # sets of device types
+    cdef int[MAX_SPLITS][MAX_STAGES] splits
     cdef int[MAX_SPLITS] sizes
     cdef bint[MAX_SPLITS] valid
 
@@ -49,9 +74,10 @@ cdef class Splitter:
     cdef bint caps_hold(self, Layout layout) noexcept nogil
 
 
+cdef Splitter known_splitter(Tables t, dict known, int task, int degree_index, int number)
 cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes)
 cdef bint same_layers(Layout a, Layout b) noexcept
 cdef Layout build(
     Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=*)
-cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tensors)
+cdef list layouts(Tables t, dict splitters, int task, Devices devices, bint pipelines, bint tensors)
 cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list replicas)

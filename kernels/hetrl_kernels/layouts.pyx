@@ -65,6 +65,8 @@ cdef class Layout:
         free(self.class_of)
         free(self.representative)
         free(self.class_size)
+        free(self.rings)
+        free(self.steppers)
 
     cdef Replica replica(self, int index) noexcept nogil:
         cdef Replica result
@@ -99,41 +101,35 @@ cdef bint split_layers(
 
 
 cdef class Splitter:
-    """Layer splits of pipelines by their sequence of device types, each worked out once."""
+    """Layer splits of pipelines by the device types of their stages, each worked out once."""
 
     cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil:
         """Number of the split of these pipelines' worst stages; -1 if there is none."""
-        cdef int[MAX_STAGES] kinds, caps
+        cdef unsigned long long[MAX_STAGES] kinds
         cdef double[MAX_STAGES] per_layer, fixed
-        cdef int i, j, number, kind
-        cdef unsigned long long seen
+        cdef int[MAX_STAGES] caps
+        cdef int i, j, number, kind, layers = self.t.model_layers[self.t.task_model[self.task]]
         for j in range(num_stages):
-            kinds[j] = self.t.node_type[nodes[pipelines[0] + j]]
-        if num_pipelines == 1:
-            for number in range(self.num_known):
-                if self.sizes[number] == num_stages and memcmp(kinds, self.kinds[number], num_stages * sizeof(int)) == 0:
-                    return number if self.valid[number] else -1
+            kinds[j] = 0
+            for i in range(num_pipelines):
+                kinds[j] |= <unsigned long long>1 << self.t.node_type[nodes[pipelines[i] + j]]
+        for number in range(min(self.num_known, MAX_SPLITS)):
+            if self.sizes[number] == num_stages and memcmp(kinds, self.kinds[number], num_stages * sizeof(kinds[0])) == 0:
+                return number if self.valid[number] else -1
         for j in range(num_stages):
             per_layer[j] = fixed[j] = 0.0
-            caps[j] = self.t.model_layers[self.t.task_model[self.task]]
-            seen = 0
-            for i in range(num_pipelines):
-                kind = self.t.node_type[nodes[pipelines[i] + j]]
-                if seen >> kind & 1:
-                    continue
-                seen |= <unsigned long long>1 << kind
-                per_layer[j] = fmax(per_layer[j], self.per_layer[kind])
-                if j == num_stages - 1:
-                    fixed[j] = fmax(fixed[j], self.head[kind])
-                if self.caps[kind] < caps[j]:
-                    caps[j] = self.caps[kind]
-        number = self.num_known if self.num_known < MAX_SPLITS else MAX_SPLITS - 1
-        self.num_known = number + 1
-        self.sizes[number] = num_stages if num_pipelines == 1 else -1
-        memcpy(self.kinds[number], kinds, num_stages * sizeof(int))
-        self.valid[number] = split_layers(
-            num_stages, per_layer, fixed, caps, self.t.model_layers[self.t.task_model[self.task]], self.splits[number]
-        )
+            caps[j] = layers
+            for kind in range(self.t.num_types):
+                if kinds[j] >> kind & 1:
+                    per_layer[j] = fmax(per_layer[j], self.per_layer[kind])
+                    caps[j] = min(caps[j], self.caps[kind])
+                    if j == num_stages - 1:
+                        fixed[j] = fmax(fixed[j], self.head[kind])
+        number = self.num_known % MAX_SPLITS
+        self.num_known += 1
+        self.sizes[number] = num_stages
+        memcpy(self.kinds[number], kinds, num_stages * sizeof(kinds[0]))
+        self.valid[number] = split_layers(num_stages, per_layer, fixed, caps, layers, self.splits[number])
         return number if self.valid[number] else -1
 
     cdef bint caps_hold(self, Layout layout) noexcept nogil:
@@ -165,6 +161,15 @@ cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_by
         fits = floor(t.type_memory[kind] * (0.8 if state_bytes > 0 else 1.0) / fmax(each, 1.0))
         splitter.caps[kind] = <int>fmin(fmax(fits, 1.0), layers)
     return splitter
+
+
+cdef Splitter known_splitter(Tables t, dict known, int task, int degree_index, int number):
+    """The splitter with ``SPLIT_BYTES[number]`` out of those known by (task, tensor degree's index, number)."""
+    key = (task, degree_index, number)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = new_splitter(t, task, degree_index, SPLIT_BYTES[number])
+    return found
 
 
 cdef bint same_layers(Layout a, Layout b) noexcept:
@@ -266,8 +271,8 @@ cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list r
     return layout
 
 
-cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tensors):
-    """All layouts of a task on a group's devices that the hard rules admit."""
+cdef list layouts(Tables t, dict splitters, int task, Devices devices, bint pipelines, bint tensors):
+    """All layouts of a task on a group's devices that the hard rules admit; ``splitters`` are those known, as in `known_splitter`."""
     cdef list found = []
     cdef int* order = <int*>malloc(t.num_nodes * sizeof(int))
     cdef int* groups = <int*>malloc((devices.num_devices + 1) * sizeof(int))
@@ -276,7 +281,6 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
     cdef int* first = <int*>malloc((devices.num_devices + 2) * sizeof(int))
     cdef int i, d, p, start, stop, use, num_nodes, num_groups, model = t.task_model[task]
     cdef bint train = t.task_kind[task] == TRAIN
-    cdef Splitter splitter
     num_nodes = ordered_nodes(t, task, devices, order)
     for d in range(t.num_degrees):
         if not t.tensor_allowed[model, d] or (d > 0 and not tensors):
@@ -287,21 +291,20 @@ cdef list layouts(Tables t, int task, Devices devices, bint pipelines, bint tens
         for start, stop in vendor_runs(t, groups, num_groups, train):
             for use in prefixes(t, groups, start, stop):
                 varied = t.node_type[groups[start]] != t.node_type[groups[start + use - 1]]
-                splitters = [new_splitter(t, task, d, each) for each in SPLIT_BYTES[: 4 if varied and train else 1]]
+                mine = [known_splitter(t, splitters, task, d, i) for i in range(4 if varied and train else 1)]
                 for p in range(10):
                     if PIPELINES[p] > use or PIPELINES[p] > t.model_layers[model] or (p > 0 and not pipelines):
                         break
                     if use > MANY_GROUPS and PIPELINES[p] & (PIPELINES[p] - 1):
                         continue
-                    chain(t, splitters if p else splitters[:1], devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
+                    chain(t, mine if p else mine[:1], devices, groups + start, use, PIPELINES[p], nodes, first, found, train)
                     if p and train and varied:
                         # slowest first: late stages keep fewer micro-batches, which leaves fast devices room for layers
                         for i in range(use):
                             turned[i] = groups[start + use - 1 - i]
-                        chain(t, splitters, devices, turned, use, PIPELINES[p], nodes, first, found, train)
+                        chain(t, mine, devices, turned, use, PIPELINES[p], nodes, first, found, train)
         if not train:
-            splitter = new_splitter(t, task, d, 0.0)
-            per_type(t, splitter, devices, groups, num_groups, nodes, first, found, pipelines)
+            per_type(t, known_splitter(t, splitters, task, d, 0), devices, groups, num_groups, nodes, first, found, pipelines)
     free(order)
     free(groups)
     free(turned)

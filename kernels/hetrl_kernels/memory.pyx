@@ -3,8 +3,7 @@
 
 from libc.math cimport ceil
 
-from hetrl_kernels.tables cimport fmax, fmin
-from hetrl_kernels.tables cimport Tables
+from hetrl_kernels.tables cimport Tables, fmax, fmin
 
 cdef enum:  # columns of the allowances
     PROCESS = 0
@@ -29,30 +28,39 @@ cdef State train_state(Tables t, int model, int degree, int first, int layers, i
     return state
 
 
-cdef double train_activations(
-    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch, bint recompute) noexcept nogil:
-    """Activations of a training stage at its peak, logits included on the last stage, without fragmentation."""
-    cdef int model = t.task_model[task]
-    cdef double sequences = prompts * t.task_sequences[task] / t.num_mini_batches
-    cdef double size = fmax(1.0, fmin(micro_batch, ceil(sequences)))
-    cdef double flying = fmin(fmax(1.0, ceil(sequences / size)), in_flight)
-    cdef double batch_tokens = size * t.max_sequence
-    cdef double kept = 0.0, expanded = 0.0, logits = 0.0
-    cdef int k, count
+cdef StageActivations stage_activations(Tables t, int task, int degree_index, int first, int layers, int in_flight) noexcept nogil:
+    """Activations per token of a training stage, logits included on the last stage."""
+    cdef StageActivations stage
+    cdef int model = t.task_model[task], k, count
+    stage.kept = stage.expanded = stage.logits = 0.0
+    stage.inputs = layers * t.model_hidden_bytes[model]
+    stage.in_flight = in_flight
+    stage.logits_factor = t.train_logits_factor
     for k in range(t.model_kinds[model]):
         count = t.kinds_before[model, k, first + layers] - t.kinds_before[model, k, first]
         if count:
-            kept += t.kind_activation[model, degree_index, k] * count
-            expanded = fmax(expanded, t.kind_activation[model, degree_index, k])
-    if recompute:
-        kept = layers * t.model_hidden_bytes[model] * batch_tokens * flying
-        expanded *= batch_tokens
-    else:
-        kept = kept * batch_tokens * flying
-        expanded = 0.0
+            stage.kept += t.kind_activation[model, degree_index, k] * count
+            stage.expanded = fmax(stage.expanded, t.kind_activation[model, degree_index, k])
     if first + layers == t.model_layers[model] and t.model_is_lm[model]:
-        logits = batch_tokens * t.model_logits[model, degree_index] * t.train_logits_factor
-    return kept + expanded + logits
+        stage.logits = t.model_logits[model, degree_index]
+    return stage
+
+
+cdef double micro_batch_size(Tables t, int task, double prompts, int micro_batch, double* num_micro_batches) noexcept nogil:
+    """Sequences of a micro-batch, no more than a mini-batch has, and how many of them a mini-batch has."""
+    cdef double sequences = prompts * t.task_sequences[task] / t.num_mini_batches
+    cdef double size = fmax(1.0, fmin(micro_batch, ceil(sequences)))
+    num_micro_batches[0] = fmax(1.0, ceil(sequences / size))
+    return size
+
+
+cdef double train_activations(
+    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch, bint recompute) noexcept nogil:
+    """Activations of a training stage at its peak, logits included on the last stage, without fragmentation."""
+    cdef StageActivations stage = stage_activations(t, task, degree_index, first, layers, in_flight)
+    cdef double num_micro_batches
+    cdef double size = micro_batch_size(t, task, prompts, micro_batch, &num_micro_batches)
+    return activation_bytes(&stage, size * t.max_sequence, num_micro_batches, recompute)
 
 
 cdef double gathered_bytes(Tables t, int model, int degree, int first, int layers) noexcept nogil:

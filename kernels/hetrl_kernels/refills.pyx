@@ -9,7 +9,7 @@ from libc.math cimport floor
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from hetrl_kernels.layouts cimport SPLIT_BYTES, Layout, Splitter, build, new_splitter, same_layers
+from hetrl_kernels.layouts cimport Layout, Splitter, build, known_splitter, same_layers
 from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables, fmax
 
 
@@ -20,11 +20,13 @@ cdef class Refiller:
     ----------
     t
         The lowered job.
+    splitters
+        Those known, as in `hetrl_kernels.layouts.known_splitter`.
     """
 
-    def __init__(self, Tables t):
+    def __init__(self, Tables t, dict splitters):
         self.t = t
-        self.splitters = {}
+        self.splitters = splitters
 
     cdef list with_refills(self, int task, list found):
         """Layouts, each followed by what it becomes with its fastest stages filled first, where that differs."""
@@ -67,10 +69,7 @@ cdef class Refiller:
         cdef int i
         cdef Splitter splitter
         for i in range(3, -1, -1):
-            key = (task, layout.degree_index, i)
-            if key not in self.splitters:
-                self.splitters[key] = new_splitter(self.t, task, layout.degree_index, SPLIT_BYTES[i])
-            splitter = self.splitters[key]
+            splitter = known_splitter(self.t, self.splitters, task, layout.degree_index, i)
             if splitter.caps_hold(layout):
                 break
         return splitter

@@ -2,14 +2,18 @@
 """Seconds of one kind of replica by its number of prompts, each worked out once and kept."""
 
 from libc.math cimport INFINITY, floor
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from hetrl_kernels.layouts cimport Layout
 from hetrl_kernels.tables cimport GENERATE, SCORE, TRAIN, Tables, fmin
-from hetrl_kernels.timing cimport Replica, TrainTime, generate_replica, score_replica, train_replica
+from hetrl_kernels.timing cimport Replica, StageTime, TrainTime, generate_replica, score_replica, train_pipeline, train_stages
 
 import cython
+
+cdef enum:
+    FIRST_ROOM = 8
+    HASH_FACTOR = 40503  # odd, so that neighbouring shares are spread over all places
 
 
 @cython.no_gc
@@ -18,49 +22,67 @@ cdef class ReplicaTimes:
 
     def __dealloc__(self):
         free(self.nodes)
-        free(self.seconds)
+        free(self.stages)
+        free(self.shares)
 
     cdef double total(self, int prompts) noexcept nogil:
         """Seconds of the whole share; a training replica's old log-probabilities and all its pipelines."""
-        if prompts == 0:
-            return 0.0
-        if self.seconds[prompts] < 0:
-            self.work_out(prompts)
-        return self.seconds[prompts]
-
-    cdef void work_out(self, int prompts) noexcept nogil:
-        cdef Replica replica
-        cdef TrainTime time
-        replica.num_stages, replica.node, replica.layers = self.num_stages, self.nodes, self.nodes + self.num_stages
-        if self.kind == TRAIN:
-            time = self.training(prompts)
-            self.seconds[prompts] = time.old_log_probs + self.t.num_updates * time.pipeline
-        elif self.kind == SCORE:
-            self.seconds[prompts] = score_replica(
-                self.t, self.task, self.degree_index, self.degree, self.shape, self.micro_batch, &replica, prompts
-            )
-        else:
-            self.seconds[prompts] = generate_replica(
-                self.t, self.task, self.degree_index, self.degree, self.micro_batch, &replica, prompts, self.kv
-            )
+        return 0.0 if prompts == 0 else self.at(prompts).total
 
     cdef TrainTime training(self, int prompts) noexcept nogil:
         """A training replica's pipeline, old log-probabilities and micro-batches."""
+        cdef TrainTime nothing
+        if prompts == 0:
+            nothing.pipeline = nothing.old_log_probs = nothing.fluid = 0.0
+            nothing.num_micro_batches = 0
+            return nothing
+        return self.at(prompts).training
+
+    cdef ShareTime* at(self, int prompts) noexcept nogil:
+        """What a share takes; its place holds until the next share is asked for."""
+        cdef int place = (prompts * HASH_FACTOR) & (self.room - 1)
+        while self.shares[place].prompts != prompts:
+            if self.shares[place].prompts == 0:
+                if 2 * (self.num_shares + 1) > self.room:
+                    self.grow()
+                    return self.at(prompts)
+                self.num_shares += 1
+                self.shares[place].prompts = prompts
+                self.work_out(self.shares + place)
+                break
+            place = (place + 1) & (self.room - 1)
+        return self.shares + place
+
+    cdef void grow(self) noexcept nogil:
+        cdef ShareTime* old = self.shares
+        cdef int i, place, before = self.room
+        self.room = 2 * before if before else FIRST_ROOM
+        self.shares = <ShareTime*>calloc(self.room, sizeof(ShareTime))
+        for i in range(before):
+            if old[i].prompts:
+                place = (old[i].prompts * HASH_FACTOR) & (self.room - 1)
+                while self.shares[place].prompts:
+                    place = (place + 1) & (self.room - 1)
+                self.shares[place] = old[i]
+        free(old)
+
+    cdef void work_out(self, ShareTime* share) noexcept nogil:
         cdef Replica replica
-        cdef TrainTime time
-        cdef int room = self.t.num_prompts + 1
-        if prompts > 0 and self.seconds[room + prompts] >= 0:
-            time.pipeline, time.old_log_probs = self.seconds[room + prompts], self.seconds[2 * room + prompts]
-            time.num_micro_batches = <int>self.seconds[3 * room + prompts]
-            time.fluid = 0.0
-            return time
         replica.num_stages, replica.node, replica.layers = self.num_stages, self.nodes, self.nodes + self.num_stages
-        time = train_replica(
-            self.t, self.task, self.degree_index, self.degree, self.shape, self.micro_batch, self.recompute, &replica, prompts, False
-        )
-        self.seconds[room + prompts], self.seconds[2 * room + prompts] = time.pipeline, time.old_log_probs
-        self.seconds[3 * room + prompts] = time.num_micro_batches
-        return time
+        if self.kind == TRAIN:
+            share.training = train_pipeline(
+                self.t, self.task, self.micro_batch, self.num_stages, self.stages, <double*>(self.stages + self.num_stages),
+                share.prompts, False,
+            )
+            share.total = share.training.old_log_probs + self.t.num_updates * share.training.pipeline
+        elif self.kind == SCORE:
+            share.total = score_replica(
+                self.t, self.task, self.degree_index, self.degree, self.shape, self.micro_batch, &replica, share.prompts
+            )
+        else:
+            share.total = generate_replica(
+                self.t, self.task, self.degree_index, self.degree, self.micro_batch, &replica, share.prompts, self.kv
+            )
 
     cdef int most(self, double threshold) noexcept nogil:
         """Most prompts that take no longer than ``threshold`` seconds."""
@@ -92,16 +114,20 @@ cdef bytes replica_key(Tables t, int task, Layout layout, int c, int shape, int 
 
 cdef ReplicaTimes replica_times(Tables t, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv):
     cdef ReplicaTimes times = ReplicaTimes.__new__(ReplicaTimes)
-    cdef int i, first = layout.first[layout.representative[c]], room = t.num_prompts + 1
+    cdef int first = layout.first[layout.representative[c]]
+    cdef Replica replica = layout.replica(layout.representative[c])
     times.t, times.task, times.kind = t, task, t.task_kind[task]
     times.degree_index, times.degree = layout.degree_index, layout.degree
     times.shape, times.micro_batch, times.recompute, times.kv = shape, micro_batch, recompute, kv
-    times.num_stages = layout.first[layout.representative[c] + 1] - first
+    times.num_stages = replica.num_stages
     times.nodes = <int*>malloc(2 * times.num_stages * sizeof(int))
     memcpy(times.nodes, layout.node + first, times.num_stages * sizeof(int))
     memcpy(times.nodes + times.num_stages, layout.layers + first, times.num_stages * sizeof(int))
-    room *= 4 if times.kind == TRAIN else 1
-    times.seconds = <double*>malloc(room * sizeof(double))
-    for i in range(room):
-        times.seconds[i] = -1.0
+    if times.kind == TRAIN:
+        times.stages = <StageTime*>malloc(times.num_stages * (sizeof(StageTime) + sizeof(double)))
+        train_stages(
+            t, task, times.degree_index, times.degree, shape, micro_batch, recompute, &replica, times.stages,
+            <double*>(times.stages + times.num_stages),
+        )
+    times.grow()
     return times

@@ -4,9 +4,12 @@
 from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free, malloc
 
-from hetrl_kernels.tables cimport fmax, fmin
+from hetrl_kernels.layouts cimport Stepper
 from hetrl_kernels.memory cimport FSDP, NO_SHARDING, ZERO1
-from hetrl_kernels.tables cimport ALL_GATHER, ALL_REDUCE, PHASE_OPTIMIZER, PHASE_REDUCE, REDUCE_SCATTER, all_gather, all_reduce
+from hetrl_kernels.tables cimport (
+    ALL_GATHER, ALL_REDUCE, PHASE_OPTIMIZER, PHASE_REDUCE, REDUCE_SCATTER, all_gather, all_reduce, fmax, fmin,
+)
+from hetrl_kernels.undo cimport lowest_bit
 
 
 cdef void hop(Tables t, int source, int target, int flows, double* latency, double* bandwidth) noexcept nogil:
@@ -14,68 +17,112 @@ cdef void hop(Tables t, int source, int target, int flows, double* latency, doub
     bandwidth[0] = fmin(bandwidth[0], t.link_bandwidth[source, target] / (1 if source == target else flows))
 
 
-cdef void stage_rings(Tables t, Layout layout, StageRing* rings):
-    """Rings of all stages of a training layout."""
-    rings_of_nodes(t, layout.max_stages, layout.num_slots, layout.degree, layout.node, rings)
+cdef void stage_rings(Tables t, Layout layout):
+    """Work out the rings and steppers of a training layout, once.
 
-
-cdef void rings_of_nodes(Tables t, int stages, int num_slots, int degree, const int* slots, StageRing* rings) noexcept nogil:
-    """Rings of all stages in node order; rings that leave a node share its network card.
-
-    ``slots`` are the nodes of all slots, replica by replica.
+    A ring visits its stage's nodes in order; rings that leave a node share its network card.
     """
-    cdef int n = t.num_nodes
-    cdef int j, slot, node, previous, first, flows, members, most, least
-    cdef int* count = <int*>calloc((stages + 1) * n, sizeof(int))
-    cdef int* leaving = count + stages * n
-    cdef int* nodes = <int*>calloc(stages, sizeof(int))
-    for slot in range(num_slots):
-        j = slot % stages
-        if count[j * n + slots[slot]] == 0:
-            nodes[j] += 1
-        count[j * n + slots[slot]] += 1
+    if layout.rings != NULL:
+        return
+    layout.rings = <StageRing*>malloc(layout.max_stages * sizeof(StageRing))
+    layout.steppers = <Stepper*>malloc(layout.num_slots * sizeof(Stepper))
+    cdef int n = t.num_nodes, words = (n + 63) // 64, stages = layout.max_stages
+    cdef int j, slot, word, node
+    cdef unsigned long long left
+    cdef unsigned long long* present = <unsigned long long*>calloc(stages * words, sizeof(unsigned long long))  # nodes of a stage
+    cdef int* members = <int*>calloc((stages + 2) * n, sizeof(int))  # of a stage on a node
+    cdef int* leaving = members + stages * n
+    cdef int* ranks = leaving + n
+    j = 0
+    for slot in range(layout.num_slots):
+        node = layout.node[slot]
+        members[j * n + node] += 1
+        ranks[node] += layout.degree
+        present[j * words + (node >> 6)] |= <unsigned long long>1 << (node & 63)
+        j = j + 1 if j + 1 < stages else 0
     for j in range(stages):
-        if nodes[j] > 1:
-            for node in range(n):
-                if count[j * n + node]:
-                    leaving[node] += degree
+        if one_bit(present + j * words, words):
+            continue
+        for word in range(words):
+            left = present[j * words + word]
+            while left:
+                leaving[64 * word + lowest_bit(left)] += layout.degree
+                left &= left - 1
     for j in range(stages):
-        flows = most = 0
-        least = num_slots
-        first = previous = -1
-        rings[j].slowest_host_link = INFINITY
-        rings[j].latency = rings[j].outer_latency = 0.0
-        rings[j].bandwidth = rings[j].outer_bandwidth = rings[j].inner_bandwidth = INFINITY
-        rings[j].inner_node = -1
-        for node in range(n):
-            members = count[j * n + node]
-            if members == 0:
-                continue
-            flows = max(flows, leaving[node] if leaving[node] > 0 else 1)
-            most, least = max(most, members), min(least, members)
-            if t.link_bandwidth[node, node] < rings[j].inner_bandwidth:
-                rings[j].inner_bandwidth, rings[j].inner_node = t.link_bandwidth[node, node], node
-            rings[j].slowest_host_link = fmin(rings[j].slowest_host_link, t.node_host_link[node])
-        for node in range(n):
-            if count[j * n + node] == 0:
-                continue
+        ring_of_stage(t, present + j * words, words, members + j * n, leaving, layout.degree, &layout.rings[j])
+        add_steppers(t, layout, j, present + j * words, words, ranks)
+    free(present)
+    free(members)
+
+
+cdef inline bint one_bit(const unsigned long long* bits, int words) noexcept nogil:
+    cdef int word, number = 0
+    for word in range(words):
+        if bits[word]:
+            if number or bits[word] & (bits[word] - 1):
+                return False
+            number = 1
+    return number == 1
+
+
+cdef void ring_of_stage(
+    Tables t, const unsigned long long* present, int words, const int* members, const int* leaving, int degree, StageRing* ring) noexcept nogil:
+    cdef int word, node, previous = -1, first = -1, flows = 1, most = 0, least = 1 << 30, num_nodes = 0
+    cdef unsigned long long left
+    ring.slowest_host_link = INFINITY
+    ring.latency = ring.outer_latency = 0.0
+    ring.bandwidth = ring.outer_bandwidth = ring.inner_bandwidth = INFINITY
+    ring.inner_node = -1
+    for word in range(words):
+        left = present[word]
+        while left:
+            node = 64 * word + lowest_bit(left)
+            left &= left - 1
+            num_nodes += 1
+            flows = max(flows, leaving[node])
+            most, least = max(most, members[node]), min(least, members[node])
+            if t.link_bandwidth[node, node] < ring.inner_bandwidth:
+                ring.inner_bandwidth, ring.inner_node = t.link_bandwidth[node, node], node
+            ring.slowest_host_link = fmin(ring.slowest_host_link, t.node_host_link[node])
+    for word in range(words):
+        left = present[word]
+        while left:
+            node = 64 * word + lowest_bit(left)
+            left &= left - 1
             if first < 0:
                 first = node
-                rings[j].kind = t.node_type[node]
+                ring.kind = t.node_type[node]
             else:
-                hop(t, previous, node, flows, &rings[j].outer_latency, &rings[j].outer_bandwidth)
-            if count[j * n + node] > 1:
-                hop(t, node, node, flows, &rings[j].latency, &rings[j].bandwidth)
+                hop(t, previous, node, flows, &ring.outer_latency, &ring.outer_bandwidth)
+            if members[node] > 1:
+                hop(t, node, node, flows, &ring.latency, &ring.bandwidth)
             previous = node
-        hop(t, previous, first, flows, &rings[j].outer_latency, &rings[j].outer_bandwidth)
-        rings[j].latency = fmax(rings[j].latency, rings[j].outer_latency)
-        rings[j].bandwidth = fmin(rings[j].bandwidth, rings[j].outer_bandwidth)
-        rings[j].num_nodes = nodes[j]
-        rings[j].per_node = most
-        rings[j].two_level = nodes[j] > 1 and most == least and most > 1
-        rings[j].most_ranks = most * degree
-    free(count)
-    free(nodes)
+    hop(t, previous, first, flows, &ring.outer_latency, &ring.outer_bandwidth)
+    ring.latency = fmax(ring.latency, ring.outer_latency)
+    ring.bandwidth = fmin(ring.bandwidth, ring.outer_bandwidth)
+    ring.num_nodes = num_nodes
+    ring.per_node = most
+    ring.two_level = num_nodes > 1 and most == least and most > 1
+    ring.most_ranks = most * degree
+
+
+cdef void add_steppers(Tables t, Layout layout, int stage, const unsigned long long* present, int words, const int* ranks) noexcept nogil:
+    """One of the stage's nodes of every kind with equally many ranks of the task."""
+    cdef int word, node, i, start = layout.num_steppers
+    cdef unsigned long long left
+    for word in range(words):
+        left = present[word]
+        while left:
+            node = 64 * word + lowest_bit(left)
+            left &= left - 1
+            for i in range(start, layout.num_steppers):
+                if layout.steppers[i].num_ranks == ranks[node] and t.node_kind[layout.steppers[i].node] == t.node_kind[node]:
+                    break
+            else:
+                layout.steppers[layout.num_steppers].stage = stage
+                layout.steppers[layout.num_steppers].node = node
+                layout.steppers[layout.num_steppers].num_ranks = ranks[node]
+                layout.num_steppers += 1
 
 
 cdef inline double collective(Tables t, const StageRing* ring, int operation, int n, double v) noexcept nogil:
@@ -122,22 +169,18 @@ cdef double update_seconds(
 
 cdef double optimizer_seconds(Tables t, Layout layout, const State* states, bint on_host):
     """One optimizer step, the slowest rank deciding; on the host a node's ranks share its memory bandwidth."""
-    cdef int* ranks = <int*>calloc(t.num_nodes, sizeof(int))
-    cdef int slot, node, kind, j
+    cdef int i, node, kind, j
     cdef double worst = 0.0, total, seconds
-    for slot in range(layout.num_slots):
-        ranks[layout.node[slot]] += layout.degree
-    for slot in range(layout.num_slots):
-        j = slot % layout.max_stages
-        node = layout.node[slot]
+    for i in range(layout.num_steppers):
+        j, node = layout.steppers[i].stage, layout.steppers[i].node
         kind = t.node_type[node]
         total = states[j].weights + states[j].gradients + states[j].optimizer
         if on_host:
             seconds = fmax(
-                total * ranks[node] / t.node_host_memory[node], (states[j].gradients + states[j].weights) / t.node_host_link[node]
+                total * layout.steppers[i].num_ranks / t.node_host_memory[node],
+                (states[j].gradients + states[j].weights) / t.node_host_link[node],
             )
         else:
             seconds = total / t.type_bandwidth[kind]
         worst = fmax(worst, t.calibration[kind, PHASE_OPTIMIZER, 0] * seconds + t.calibration[kind, PHASE_OPTIMIZER, 1])
-    free(ranks)
     return worst

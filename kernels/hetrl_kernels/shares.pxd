@@ -8,7 +8,6 @@ from hetrl_kernels.tables cimport Tables
 cdef class Shares:
     cdef Tables t
     cdef dict times
-    cdef double kept_bytes
     cdef double cutoff  # seconds from which on the threshold fill is not worth working out
 
     cdef ReplicaTimes times_of(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, double kv)

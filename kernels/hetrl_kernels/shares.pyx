@@ -10,7 +10,7 @@ from hetrl_kernels.tables cimport Tables, fmax, fmin
 
 cdef enum:
     NUM_TURNS = 40  # halvings of the threshold in the exact fill
-cdef double MOST_BYTES = 268435456.0  # of kept seconds; then they are forgotten, and worked out anew
+    MOST_REPLICAS = 30000  # whose seconds are kept; then they are forgotten, and worked out anew
 
 
 cdef class Shares:
@@ -25,10 +25,8 @@ cdef class Shares:
         key = replica_key(self.t, task, layout, c, shape, micro_batch, recompute, kv)
         found = self.times.get(key)
         if found is None:
-            self.kept_bytes += 32.0 * (self.t.num_prompts + 1)
-            if self.kept_bytes > MOST_BYTES:
+            if len(self.times) >= MOST_REPLICAS:
                 self.times.clear()
-                self.kept_bytes = 0.0
             found = self.times[key] = replica_times(self.t, task, layout, c, shape, micro_batch, recompute, kv)
         return found
 

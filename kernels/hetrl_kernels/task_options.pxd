@@ -15,6 +15,7 @@ cdef class TaskOptions:
     cdef public dict kept  # task -> (tensor degree, per replica its stages as (node, layers)): its only layout
     cdef int max_options, engine_limit
     cdef Shares fill
+    cdef dict splitters  # (task, tensor degree's index, number of the memory) -> Splitter
     cdef Refiller refiller
     cdef bint refills  # mixed pipelines are also tried with their fastest stages filled first
     cdef bint exact_fill  # shares by the threshold fill wherever they are costed

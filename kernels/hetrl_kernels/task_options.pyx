@@ -27,7 +27,8 @@ cdef class TaskOptions:
         self.cutoff = -1.0
         self.exact_fill = sum(tables.node_devices) <= EXACT_FILL_DEVICES
         self.fill = Shares(tables)
-        self.refiller = Refiller(tables)
+        self.splitters = {}
+        self.refiller = Refiller(tables, self.splitters)
         self.refills = self.exact_fill
 
     cdef double slow_limit(self, double fastest) noexcept nogil:
@@ -47,7 +48,7 @@ cdef class TaskOptions:
             degree, replicas = self.kept[task]
             layout = given_layout(self.t, task, devices, degree, replicas)
             return [] if layout is None else [layout]
-        found = layouts(self.t, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
+        found = layouts(self.t, self.splitters, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
         return self.refiller.with_refills(task, found) if self.refills else found
 
     cdef double class_seconds(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts, const double* kv) noexcept:

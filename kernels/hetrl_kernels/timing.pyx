@@ -33,11 +33,18 @@ cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int
 cdef StageTime train_stage(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first, int layers) noexcept nogil:
     """A full micro-batch of a training task on one stage."""
-    cdef StageTime time
-    cdef int model = t.task_model[task], kind = t.node_type[node], passes_back = 3 if recompute else 2
+    cdef int model = t.task_model[task], kind = t.node_type[node]
     cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
-    cdef double seconds = t.stage_seconds(model, kind, degree_index, shape, first, layers)
-    cdef double reduces = stage_all_reduces(t, hidden, degree, node, layers)
+    return stage_time(
+        t, kind, micro_batch, recompute, t.stage_seconds(model, kind, degree_index, shape, first, layers),
+        stage_all_reduces(t, hidden, degree, node, layers),
+    )
+
+
+cdef StageTime stage_time(Tables t, int kind, int micro_batch, bint recompute, double seconds, double reduces) noexcept nogil:
+    """The same from the seconds of the layers' forward pass and of its all-reduces."""
+    cdef StageTime time
+    cdef int passes_back = 3 if recompute else 2
     cdef double per_sequence = t.calibration[kind, PHASE_TRAIN, 2] * micro_batch
     cdef double ahead = t.calibration[kind, PHASE_TRAIN, 0] * seconds + t.calibration[kind, PHASE_TRAIN, 1] / 3 + per_sequence / 3
     cdef double behind = (
@@ -49,20 +56,32 @@ cdef StageTime train_stage(
     return time
 
 
-cdef TrainTime train_replica(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
-    double prompts, bint bound) noexcept nogil:
-    """One replica's mini-batch pipeline and old log-probabilities; with ``bound`` the pipeline's lower bound."""
-    cdef TrainTime result
-    cdef StageTime time
-    cdef double per_update = prompts * t.task_sequences[task] / t.num_mini_batches
+cdef double boundary_seconds(Tables t, int task, int micro_batch, int source, int target) noexcept nogil:
+    """A full micro-batch's activations, or their gradients, from one stage to the next."""
     cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[t.task_model[task]]
-    cdef double forward[MAX_STAGES]
-    cdef double backward[MAX_STAGES]
-    cdef double scoring[MAX_STAGES]
-    cdef double sends[MAX_STAGES]
+    return send_seconds(t, hidden, source, target)
+
+
+cdef void train_stages(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
+    StageTime* stages, double* sends) noexcept nogil:
+    """All stages of a replica, and what lies between them."""
+    cdef int j, first = 0
+    for j in range(replica.num_stages):
+        stages[j] = train_stage(t, task, degree_index, degree, shape, micro_batch, recompute, replica.node[j], first, replica.layers[j])
+        first += replica.layers[j]
+        if j + 1 < replica.num_stages:
+            sends[j] = boundary_seconds(t, task, micro_batch, replica.node[j], replica.node[j + 1])
+
+
+cdef TrainTime train_pipeline(
+    Tables t, int task, int micro_batch, int num_stages, const StageTime* stages, const double* sends, double prompts, bint bound) noexcept nogil:
+    """A mini-batch's pipeline and the old log-probabilities of a replica; with ``bound`` the pipeline's lower bound."""
+    cdef TrainTime result
+    cdef double per_update = prompts * t.task_sequences[task] / t.num_mini_batches
+    cdef double[MAX_STAGES] forward, backward, scoring, sent
     cdef double fill, slowest = 0.0, slowest_score = 0.0
-    cdef int j, m, first = 0
+    cdef int j, m
     result.pipeline = 0.0
     result.old_log_probs = 0.0
     result.num_micro_batches = 0
@@ -71,29 +90,44 @@ cdef TrainTime train_replica(
         return result
     m = <int>ceil(per_update / micro_batch)
     fill = per_update / (m * micro_batch)
-    for j in range(replica.num_stages):
-        time = train_stage(
-            t, task, degree_index, degree, shape, micro_batch, recompute, replica.node[j], first, replica.layers[j]
-        )
-        first += replica.layers[j]
-        forward[j] = fill * time.forward
-        backward[j] = fill * time.backward
-        scoring[j] = fill * time.scoring
-        slowest = fmax(slowest, time.forward + time.backward)
-        slowest_score = fmax(slowest_score, time.scoring)
-        if j + 1 < replica.num_stages:
-            sends[j] = fill * send_seconds(t, hidden, replica.node[j], replica.node[j + 1])
+    for j in range(num_stages):
+        forward[j] = fill * stages[j].forward
+        backward[j] = fill * stages[j].backward
+        scoring[j] = fill * stages[j].scoring
+        slowest = fmax(slowest, stages[j].forward + stages[j].backward)
+        slowest_score = fmax(slowest_score, stages[j].scoring)
+        if j + 1 < num_stages:
+            sent[j] = fill * sends[j]
     if bound:
-        result.pipeline = one_f_one_b_bound(replica.num_stages, forward, backward, sends, m)
+        result.pipeline = one_f_one_b_bound(num_stages, forward, backward, sent, m)
     else:
-        result.pipeline = one_f_one_b(replica.num_stages, forward, backward, sends, m)
+        result.pipeline = one_f_one_b(num_stages, forward, backward, sent, m)
     result.num_micro_batches = m
-    # m * fill * micro_batch is the number of sequences, whatever the number of prompts
-    result.fluid = t.num_updates * slowest / micro_batch * t.task_sequences[task] / t.num_mini_batches
+    result.fluid = train_fluid(t, task, micro_batch, slowest, slowest_score)
     if t.task_role_is_actor[task]:
-        result.old_log_probs = forward_only(replica.num_stages, scoring, sends, m * t.num_mini_batches)
-        result.fluid += slowest_score / micro_batch * t.task_sequences[task]
+        result.old_log_probs = forward_only(num_stages, scoring, sent, m * t.num_mini_batches)
     return result
+
+
+cdef double train_fluid(Tables t, int task, int micro_batch, double slowest, double slowest_score) noexcept nogil:
+    """Lower bound of all of a step's work per prompt, free of pipeline fill, from the slowest stages' full micro-batches.
+
+    The number of micro-batches times their fill and size is the number of sequences, whatever the number of prompts.
+    """
+    cdef double fluid = t.num_updates * slowest / micro_batch * t.task_sequences[task] / t.num_mini_batches
+    if t.task_role_is_actor[task]:
+        fluid += slowest_score / micro_batch * t.task_sequences[task]
+    return fluid
+
+
+cdef TrainTime train_replica(
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
+    double prompts, bint bound) noexcept nogil:
+    """One replica's mini-batch pipeline and old log-probabilities; with ``bound`` the pipeline's lower bound."""
+    cdef StageTime[MAX_STAGES] stages
+    cdef double[MAX_STAGES] sends
+    train_stages(t, task, degree_index, degree, shape, micro_batch, recompute, replica, stages, sends)
+    return train_pipeline(t, task, micro_batch, replica.num_stages, stages, sends, prompts, bound)
 
 
 cdef double score_stage(

@@ -6,9 +6,10 @@ many rings leave them. A tensor group that changes its node changes a handful of
 that share a network card with it.
 """
 
+from hetrl_kernels.layouts cimport StageRing
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.memory cimport FSDP, train_state
-from hetrl_kernels.rings cimport StageRing, update_seconds
+from hetrl_kernels.rings cimport update_seconds
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, fmax, fmin
 from hetrl_kernels.undo cimport (
     first_bit, highest, last_bit, lowest, lowest_bit, next_node, previous_node, put, put_number, raise_leaf, tally,
