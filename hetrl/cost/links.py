@@ -48,9 +48,10 @@ MIN_CURVES = 3
 DERIVED_SPREAD = 0.4
 DATASHEET_SPREAD = 0.9
 """Half-widths in log(seconds) of the p10-p90 interval: for a curve derived from fewer, for no curve."""
-NETWORK_SPREAD = (-0.4, 2.2)
-"""The interval of a network without measurements: collectives of published hosts take from 1 to 10 times as long as
-their network cards promise, by topology and by how GPUs reach the cards."""
+NETWORK_SPREAD = (0.0, 2.13)
+"""The interval of a network without measurements: collectives of published hosts take from 1 to 8 times as long as
+their network cards promise, by topology and by how GPUs reach the cards (`hetrl_profiler.fit.links.datasheet_spread`
+of the shipped curves between nodes)."""
 DATASHEET_EFFICIENCY = 0.75
 """Share of the datasheet bandwidth that collectives reach (NVLink and PCIe hosts of the published data)."""
 DATASHEET_OFFSET_SECONDS = 8e-6

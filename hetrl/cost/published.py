@@ -9,12 +9,11 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hetrl.cost.operators import ENGINES
 from hetrl.cost.shipped import read_shipped
@@ -37,6 +36,20 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Kind of a table -> columns it must have."""
+
+NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemm": DIMENSIONS["gemm"],
+        "attention_prefill": DIMENSIONS["attention_prefill"],
+        "attention_decode": DIMENSIONS["attention_decode"],
+        "collective": ("world_size", "nodes", "bytes"),
+        "layer": ("tp", "num_tokens", "n_head", "n_kv_head", "n_embd", "n_ffn"),
+        "end_to_end": (),
+    }
+)
+"""Kind of a table -> columns of positive numbers. Rows of end-to-end tables are judged one by one when composed."""
+MAX_PROBLEMS = 50
+"""So many problems of a table are listed; a broken export has one per row."""
 
 DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -71,19 +84,52 @@ LAYER_OPERATORS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A CSV file: its kind, and its columns as text."""
+    """A CSV file: its kind, its columns as text, and the line of the file that each row ends on."""
 
     path: Path
     kind: str
     header: tuple[str, ...]
     columns: Mapping[str, tuple[str, ...]]
+    lines: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
     def numbers(self, name: str) -> Array:
-        """Column of positive numbers; SpecError naming the first line that is not one."""
-        return _positive(self.path, name, self.columns[name])
+        """Column of positive numbers; SpecError naming the lines that hold none."""
+        bad = self._not_positive(name)
+        if bad:
+            raise SpecError(listed(self.path, list(bad.values())))
+        return np.array(self.columns[name], dtype=np.float64)
+
+    def bad_rows(self) -> dict[int, Problem]:
+        """Rows that lack a positive number where their kind of table needs one (`NUMBERS`), each with its problem."""
+        bad: dict[int, Problem] = {}
+        for name in NUMBERS[self.kind]:
+            for row, problem in self._not_positive(name).items():
+                bad.setdefault(row, problem)
+        return dict(sorted(bad.items()))
+
+    def take(self, rows: Sequence[int]) -> Table:
+        """Return some of the rows, as a table."""
+        columns = {name: tuple(column[row] for row in rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns, lines=tuple(self.lines[row] for row in rows))
+
+    def _not_positive(self, name: str) -> dict[int, Problem]:
+        column = self.columns[name]
+        try:
+            values = np.array(column, dtype=np.float64)
+        except ValueError:
+            values = np.array([_number(text) for text in column])
+        rows = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        return {
+            row: Problem(
+                path=f"{self.path}:{self.lines[row]}",
+                message=f"{name} must be a positive number",
+                found=repr(column[row])[:60],
+            )
+            for row in rows.tolist()
+        }
 
     def dtypes(self) -> tuple[str, ...]:
         """Dtype of each row as hetrl names it; bf16 where the table has no such column."""
@@ -109,17 +155,20 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         if path.stat().st_size > MAX_TABLE_BYTES:
             raise SpecError(Problem(path=str(path), message="the table is larger than 1 GiB"))
         with path.open(newline="", encoding="utf-8-sig") as stream:  # spreadsheets put a byte order mark first
-            lines = [(number, row) for number, row in enumerate(csv.reader(stream), start=1) if row]
+            reader = csv.reader(stream)
+            lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(Problem(path=str(path), message=f"cannot be read as CSV: {error}")) from error
     if not lines or len(lines) > MAX_ROWS:
         raise SpecError(Problem(path=str(path), message="the table is empty" if not lines else "too many rows"))
     header = tuple(name.strip() for name in lines[0][1])
-    for number, row in lines[1:]:
-        if len(row) != len(header):
-            raise SpecError(
-                Problem(path=f"{path}:{number}", message=f"{len(row)} fields where the header has {len(header)}")
-            )
+    ragged = [
+        Problem(path=f"{path}:{number}", message=f"{len(row)} fields where the header has {len(header)}")
+        for number, row in lines[1:]
+        if len(row) != len(header)
+    ]
+    if ragged:
+        raise SpecError(listed(path, ragged))
     if len(set(header)) != len(header):
         raise SpecError(Problem(path=str(path), message="two columns have the same name"))
     kind = next((name for name, needed in KINDS.items() if set(needed) <= set(header)), None)
@@ -129,7 +178,21 @@ def read_table(path: str | os.PathLike[str]) -> Table:
             Problem(path=str(path), message="columns of no known table", found=",".join(header), valid=valid)
         )
     columns = zip(*(row for _, row in lines[1:]), strict=True) if len(lines) > 1 else ((),) * len(header)
-    return Table(path=path, kind=kind, header=header, columns=dict(zip(header, map(tuple, columns), strict=True)))
+    return Table(
+        path=path,
+        kind=kind,
+        header=header,
+        columns=dict(zip(header, map(tuple, columns), strict=True)),
+        lines=tuple(number for number, _ in lines[1:]),
+    )
+
+
+def listed(path: Path, problems: Sequence[Problem]) -> list[Problem]:
+    """Return the first `MAX_PROBLEMS` problems, and how many there are beside them."""
+    more = len(problems) - MAX_PROBLEMS
+    if more <= 0:
+        return list(problems)
+    return [*problems[:MAX_PROBLEMS], Problem(path=str(path), message=f"{more} further rows like these")]
 
 
 def device_of(name: str) -> DeviceType:
@@ -190,24 +253,8 @@ def layer_dims(table: Table, name: str) -> Array:
     return np.asarray(2.0 * tokens * elements, dtype=np.float64)[None, :]
 
 
-def _positive(path: Path, name: str, column: Sequence[str]) -> Array:
-    values: Array
+def _number(text: str) -> float:
     try:
-        values = np.array(column, dtype=np.float64)
-        good: NDArray[np.bool_] = np.isfinite(values) & (values > 0)
+        return float(text)
     except ValueError:
-        good = np.array([_is_positive(text) for text in column])
-        values = np.zeros(len(column))
-    if not good.all():
-        row = int(np.flatnonzero(~good)[0])
-        raise SpecError(
-            Problem(path=f"{path}:{row + 2}", message=f"{name} must be a positive number", found=repr(column[row])[:60])
-        )
-    return values
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
+        return float("nan")

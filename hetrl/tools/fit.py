@@ -113,9 +113,8 @@ def _only(table: Table, name: str) -> Table:
     rows = np.flatnonzero(gpus == name)
     if not len(rows):
         rows = np.flatnonzero([_resolved(gpu) == _resolved(name) for gpu in gpus.tolist()])
-    columns = {header: tuple(column[row] for row in rows) for header, column in table.columns.items()}
-    columns["gpu"] = (name,) * len(rows)
-    return Table(path=table.path, kind=table.kind, header=table.header, columns=columns)
+    chosen = table.take(rows.tolist())
+    return replace(chosen, columns={**chosen.columns, "gpu": (name,) * len(rows)})
 
 
 def _resolved(gpu: str) -> str:

@@ -4,7 +4,8 @@ The file has the columns of one of the published tables: gemm, attention_prefill
 vidur_mlp (then these columns per operator, each after the operator's name) or end_to_end (then `predicted` in the
 row's own unit, `composed` of operators and links). Provenance is fitted, or datasheet where nothing was measured;
 `extrapolated` says that a shape lies outside what was. What cannot be predicted stays empty, with the reason as its
-provenance, and is counted on stderr.
+provenance, and is counted on stderr. A row whose shape is no shape (a size of 0, a word for a number) is a mistake in
+the file: all of them are listed with their lines and nothing is written, unless --skip-bad-rows is given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import io
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +27,18 @@ from hetrl.cost.links import LinkCurve, LinkModel, host_of
 from hetrl.cost.model import CostModel
 from hetrl.cost.model_files import BUILTIN, read_library, read_links
 from hetrl.cost.operators import OperatorLibrary, OperatorModel, Prediction
-from hetrl.cost.published import LAYER_OPERATORS, Table, device_of, dims_of, layer_dims, link_figures, read_table
+from hetrl.cost.published import (
+    LAYER_OPERATORS,
+    Table,
+    device_of,
+    dims_of,
+    layer_dims,
+    link_figures,
+    listed,
+    read_table,
+)
 from hetrl.cost.work import DIMENSIONS, Array
-from hetrl.errors import EXIT_OK, SpecError
+from hetrl.errors import EXIT_OK, Problem, SpecError
 from hetrl.files import write_text_atomically
 from hetrl.tools.cli import run_command
 
@@ -47,20 +57,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models", type=Path, metavar="FILE", help="a fit made by `hetrl fit`; goes before the built-in models"
     )
+    parser.add_argument(
+        "--skip-bad-rows",
+        action="store_true",
+        help="leave rows without a valid shape unpredicted, with the reason, instead of refusing the file",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict a file."""
     table = read_table(args.source)
+    bad = table.bad_rows()
+    if bad and not args.skip_bad_rows:
+        raise SpecError(listed(args.source, list(bad.values())))
+    good = [row for row in range(len(table)) if row not in bad]
+    missed: Counter[str] = Counter(problem.message for problem in bad.values())
+    added = _with_bad_rows(_predicted(table.take(good), args.models, missed), len(table), good, bad)
+    write_text_atomically(args.out, _csv_text(table, added))
+    for reason, count in missed.most_common():
+        rows = "row" if count == 1 else "rows"
+        print(f"hetrl predict: {count} {rows} without a prediction: {reason}", file=sys.stderr)
+    return EXIT_OK
+
+
+def _predicted(table: Table, models: Path | None, missed: Counter[str]) -> dict[str, list[str]]:
+    """Columns to add to a table of valid rows; reasons of missing predictions are counted in ``missed``."""
     library = OperatorLibrary.builtin()
     curves = read_links(BUILTIN)
-    if args.models is not None:
-        if zipfile.is_zipfile(args.models):
-            library = library.merged(read_library(args.models))
-            curves = (*read_links(args.models), *curves)
+    if models is not None:
+        if zipfile.is_zipfile(models):
+            library = library.merged(read_library(models))
+            curves = (*read_links(models), *curves)
         else:  # a cost model, with its operators beside it
-            library = library.merged(CostModel.load(args.models).library)
-    missed: Counter[str] = Counter()
+            library = library.merged(CostModel.load(models).library)
     if table.kind == "layer":
         added: dict[str, list[str]] = {}
         for name, operator in LAYER_OPERATORS.items():
@@ -68,22 +97,33 @@ def run(args: argparse.Namespace) -> int:
                 table, operator, layer_dims(table, name), library, missed, default_engine="torch"
             )
             added |= {f"{name}_{column}": values for column, values in columns.items()}
-    elif table.kind == "collective":
-        added = _link_columns(table, curves, missed)
-    elif table.kind == "end_to_end":
+        return added
+    if table.kind == "collective":
+        return _link_columns(table, curves, missed)
+    if table.kind == "end_to_end":
         values, reasons = predict_rows(_with_all_columns(table), library)
-        added = {
+        missed.update(reason for reason in reasons if reason)
+        return {
             "predicted": [_number(value) for value in values],
             "provenance": [f"none: {reason}" if reason else "composed" for reason in reasons],
         }
-        missed.update(reason for reason in reasons if reason)
-    else:
-        added = _operator_columns(table, table.kind, dims_of(table), library, missed)
-    write_text_atomically(args.out, _csv_text(table, added))
-    for reason, count in missed.most_common():
-        rows = "row" if count == 1 else "rows"
-        print(f"hetrl predict: {count} {rows} without a prediction: {reason}", file=sys.stderr)
-    return EXIT_OK
+    return _operator_columns(table, table.kind, dims_of(table), library, missed)
+
+
+def _with_bad_rows(
+    added: dict[str, list[str]], num_rows: int, good: Sequence[int], bad: Mapping[int, Problem]
+) -> dict[str, list[str]]:
+    """Columns of the good rows as columns of the whole table; a bad row has its problem as provenance, and no more."""
+    out = {}
+    for name, values in added.items():
+        column = [""] * num_rows
+        for row, value in zip(good, values, strict=True):
+            column[row] = value
+        if name.endswith("provenance"):
+            for row, problem in bad.items():
+                column[row] = f"none: {replace(problem, path='')}"
+        out[name] = column
+    return out
 
 
 def _with_all_columns(table: Table) -> Table:

@@ -246,6 +246,7 @@ def _table(kind: str, columns: Mapping[str, NDArray[Any]]) -> Table:
         kind=kind,
         header=tuple(columns),
         columns={name: tuple(map(str, values.tolist())) for name, values in columns.items()},
+        lines=tuple(range(1, 1 + len(next(iter(columns.values()))))),
     )
 
 
@@ -258,9 +259,7 @@ def _thinned(table: Table, max_rows: int | None) -> Table:
         if max_rows is not None and len(rows) > max_rows:
             rows = np.sort(np.random.default_rng(0).choice(rows, max_rows, replace=False))
         kept.append(rows)
-    chosen = np.concatenate(kept)
-    columns = {name: tuple(np.array(values, dtype=object)[chosen]) for name, values in table.columns.items()}
-    return Table(path=table.path, kind=table.kind, header=table.header, columns=columns)
+    return table.take(np.concatenate(kept).tolist())
 
 
 def _softwares(folder: Path, name: str) -> Iterator[str]:

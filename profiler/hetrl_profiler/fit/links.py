@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from hetrl.cost.links import LinkCurve, operation
+from hetrl.cost.links import LinkCurve, LinkModel, host_of, operation
+from hetrl.cost.published import link_figures
 from hetrl.cost.work import Array
 
 MAX_KNOTS = 24
@@ -18,6 +22,7 @@ UNKNOWN_SPREAD = 0.2
 LEAST_BEYOND = 0.04
 """Least half-width beyond the measured sizes: a few errors that happen to be small promise nothing."""
 NUM_REWEIGHTINGS = 8
+LARGE_BYTES = 1e6
 
 
 def fit_curve(
@@ -98,6 +103,29 @@ def fit_terms(num_bytes: Array, seconds: Array) -> Array:
         error = np.abs(columns @ terms / seconds - 1.0)
         weight = 1.0 / seconds / np.sqrt(np.maximum(error, 0.02))
     return np.asarray(terms)
+
+
+def datasheet_spread(curves: Sequence[LinkCurve]) -> tuple[float, float]:
+    """10 % and 90 % quantiles of ``log(measured / datasheet)``, around 0; each host weighs the same.
+
+    What the interval of a link without measurements has to hold (`hetrl.cost.links.NETWORK_SPREAD`). Only messages from
+    `LARGE_BYTES` on count: smaller ones are few microseconds of noise.
+    """
+    errors: dict[tuple[str, str], list[Array]] = defaultdict(list)
+    for curve in curves:
+        sizes = np.exp(curve.knots_log_bytes)
+        sizes = sizes[sizes >= LARGE_BYTES]
+        latency, bandwidth = link_figures(curve.link)
+        datasheet = LinkModel(latency_seconds=latency, bytes_per_second=bandwidth)
+        predicted = datasheet.collective_seconds(curve.op, sizes, curve.world_size, num_nodes=curve.num_nodes)
+        errors[host_of(curve.link), curve.gpu].append(np.log(curve.seconds(sizes) / predicted.seconds))
+    hosts = [np.concatenate(parts) for parts in errors.values()]
+    values = np.concatenate(hosts)
+    weights = np.concatenate([np.full(len(host), 1.0 / len(host)) for host in hosts])
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    low, high = (float(values[order][np.searchsorted(share, level)]) for level in (0.1, 0.9))
+    return min(low, 0.0), max(high, 0.0)
 
 
 def fit_latency_and_bandwidth(num_bytes: Array, seconds: Array) -> tuple[float, float]:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from hetrl.cost.fitted import Roofline
+from hetrl.cost.links import NETWORK_SPREAD, LinkModel
+from hetrl.cost.model_files import BUILTIN, read_links
+from hetrl.cost.published import link_figures
 from hetrl.cost.work import POWERS, Chip, work_of
-from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, fit_curve
+from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, datasheet_spread, fit_curve
 from hetrl_profiler.fit.roofline import fit_roofline, joint_rooflines
 from hetrl_profiler.fit.samples import Samples
 from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _shares, _weights
@@ -105,3 +108,21 @@ def test_a_curve_of_few_sizes_is_uncertain() -> None:
     fitted = fit_curve(sizes, 1e-5 + 1e-11 * sizes, **LABELS, source="")  # type: ignore[arg-type]
     assert fitted.beyond == (-UNKNOWN_SPREAD, UNKNOWN_SPREAD)
     assert set(fitted.knots_high) == {UNKNOWN_SPREAD}
+
+
+def test_the_interval_of_an_unmeasured_network_is_that_of_published_hosts() -> None:
+    between_nodes = [curve for curve in read_links(BUILTIN) if "_inter" in curve.link]
+    assert datasheet_spread(between_nodes) == pytest.approx(NETWORK_SPREAD, abs=0.01)
+
+
+def test_every_host_weighs_the_same_in_a_datasheet_spread() -> None:
+    sizes = np.geomspace(1e6, 1e9, 12)
+    latency, bandwidth = link_figures("a_inter")
+    seconds = (
+        LinkModel(latency_seconds=latency, bytes_per_second=bandwidth).collective_seconds("send", sizes, 2).seconds
+    )
+    labels = {**LABELS, "op": "send", "world_size": 2, "num_nodes": 2, "source": ""}
+    slow = fit_curve(sizes, 4.0 * seconds, **(labels | {"link": "a_inter"}))  # type: ignore[arg-type]
+    links = [f"b_inter_{number}pn" for number in (1, 2, 4)]
+    fast = [fit_curve(sizes, seconds, **(labels | {"link": link, "gpu": "other"})) for link in links]  # type: ignore[arg-type]
+    assert datasheet_spread([slow, *fast]) == pytest.approx((0.0, np.log(4)), abs=0.01)

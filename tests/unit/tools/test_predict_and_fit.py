@@ -192,6 +192,47 @@ def test_broken_tables_are_one_message(
     assert not out.exists()
 
 
+BAD_ROWS = ["h100_sxm,bf16,64,512,512", "h100_sxm,bf16,0,512,512", "", "h100_sxm,bf16,64,x,nan", "l40s,bf16,9,99,999"]
+
+
+def test_all_bad_rows_are_listed_with_their_lines_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write(tmp_path / "gemm.csv", "gpu,dtype,m,n,k", BAD_ROWS)
+    out = tmp_path / "out.csv"
+    assert predict.main(["--in", str(table), "--out", str(out)]) == EXIT_INPUT
+    said = capsys.readouterr().err
+    assert "gemm.csv:3: m must be a positive number (found: '0')" in said
+    assert "gemm.csv:5: n must be a positive number (found: 'x')" in said  # line 4 is empty
+    assert not out.exists()
+
+
+def test_bad_rows_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write(tmp_path / "gemm.csv", "gpu,dtype,m,n,k", BAD_ROWS)
+    rows = predicted(table, "--skip-bad-rows")
+    assert [row["k"] for row in rows] == ["512", "512", "nan", "999"], "the rows stay in place"
+    assert [row["predicted_us"] == "" for row in rows] == [False, True, True, False]
+    assert rows[1]["provenance"] == "none: m must be a positive number (found: '0')"
+    assert rows[1]["extrapolated"] == ""
+    assert "1 row without a prediction: n must be a positive number" in capsys.readouterr().err
+    good = predicted(write(tmp_path / "good.csv", "gpu,dtype,m,n,k", [BAD_ROWS[0], BAD_ROWS[-1]]))
+    assert [good[0], good[1]] == [rows[0], rows[3]]
+
+
+def test_a_table_of_bad_rows_only(tmp_path: Path) -> None:
+    header = "gpu,link,impl,op,world_size,nodes,bytes"
+    (row,) = predicted(write(tmp_path / "l.csv", header, ["a40,pcie4_intra,x,send,2,1,-1"]), "--skip-bad-rows")
+    assert row["provenance"] == "none: bytes must be a positive number (found: '-1')"
+
+
+def test_many_problems_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write(tmp_path / "gemm.csv", "gpu,dtype,m,n,k", ["h100_sxm,bf16,1,1,0"] * 60)
+    assert predict.main(["--in", str(table), "--out", str(tmp_path / "o.csv")]) == EXIT_INPUT
+    said = capsys.readouterr().err
+    assert said.count("must be a positive number") == 50
+    assert "10 further rows like these" in said
+
+
 def measured(seed: int, count: int, gpu: str) -> list[str]:
     """Measurements of an invented device: 60 % of 200 TFLOP/s, 80 % of 1000 GB/s, 8 us per launch."""
     rng = np.random.default_rng(seed)
