@@ -16,6 +16,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.plan.plan import Plan
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
+from hetrl.search.level3_recombine import recombined
 from hetrl.search.level4_assignment import idle_moves, node_moves
 from hetrl.search.level5_placement import place
 from hetrl.search.level5_polish import LoweredPlan, lowered, polish
@@ -134,6 +135,11 @@ def run_idling(rules: NodeRules, descent: Descent) -> tuple[list[Candidate], int
         return [start], spent
     near, more = run_descent(rules, replace(descent, candidate=best, num_moves=descent.num_moves - spent))
     return near, spent + more
+
+
+def recombine(rules: NodeRules, candidate: Candidate) -> Candidate:
+    """Combine the options of a candidate's groups anew."""
+    return recombined(rules.context, candidate)
 
 
 def finish(rules: NodeRules, candidate: Candidate) -> tuple[Plan, float]:

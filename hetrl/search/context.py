@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from hetrl.cost.tables import SCALARS, CostTables, lower
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import Problem, SpecError
-from hetrl.search.bounds import fluid_bounds
+from hetrl.search.bounds import fluid_bounds, phases
+from hetrl.search.exact.finding import exact_finder
+from hetrl.search.exact.space import node_classes
 from hetrl.search.level1_grouping import groupings as all_groupings
 from hetrl.search.level2_parallelism import allowed_features, tensor_degree_allowed
 from hetrl.spec.job import Job
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Topology
 from hetrl_kernels.finder import Finder
-from hetrl_kernels.groups import Steps
+from hetrl_kernels.fronts import ExactFinder
+from hetrl_kernels.groups import Choice, Steps
 from hetrl_kernels.links import Links
 from hetrl_kernels.tables import Tables
 
@@ -90,9 +93,10 @@ class SearchContext:
         self.nodes = tuple(range(len(job.topology.nodes)))
         self.tables: CostTables = lower(job, costs, tensor_allowed=tensor_allowed)
         self.kernel_tables = Tables(self.tables, dict(zip(SCALARS, self.tables.scalars.tolist(), strict=True)))
+        self.features = allowed_features(job) if features is None else features
         self.finder = Finder(
             self.kernel_tables,
-            allowed_features(job) if features is None else features,
+            self.features,
             MAX_OPTIONS_PER_TASK,
             ENGINE_CONCURRENCY,
         )
@@ -106,11 +110,48 @@ class SearchContext:
             job.optimizer.minimises_dollars,
             math.inf if limit is None else limit,
         )
+        self.recombined: dict[tuple[Grouping, Assignment], list[Choice]] = {}
 
     @cached_property
     def links(self) -> Links:
         """The fleet's links in the orders that level 5 compares them in; worked out on first use."""
         return Links(self.kernel_tables)
+
+    @cached_property
+    def phase_of(self) -> NDArray[np.int32]:
+        """Phase of every task, ``[A]``; tasks of several steps that overlap are one phase."""
+        found = np.zeros(len(self.job.workflow.tasks), dtype=np.int32)
+        if self.job.staleness == 0:
+            for number, tasks in enumerate(phases(self.job)):
+                found[list(tasks)] = number
+        return found
+
+    @cached_property
+    def trainers(self) -> dict[int, int]:
+        """Task whose role another trains -> the one that trains it."""
+        tasks = self.job.workflow.tasks
+        training = {task.role: index for index, task in enumerate(tasks) if task.kind == "train"}
+        return {
+            index: training[task.role]
+            for index, task in enumerate(tasks)
+            if task.kind != "train" and task.role in training
+        }
+
+    @cached_property
+    def front_finder(self) -> ExactFinder:
+        """Finds whole Pareto fronts of a task's options; made on first use."""
+        number = int(self.phase_of.max()) + 1
+        finder = exact_finder(
+            self.job,
+            self.tables,
+            self.kernel_tables,
+            self.features,
+            ENGINE_CONCURRENCY,
+            node_classes(self.job, self.tables, links=True),
+            [tuple(np.flatnonzero(self.phase_of == phase).tolist()) for phase in range(number)],
+        )
+        finder.kept = self.finder.kept
+        return finder
 
     def __reduce__(self) -> tuple[Callable[..., SearchContext], tuple[Job, UnitCosts]]:
         """Travel to another process as the job, which is lowered again there."""
@@ -145,11 +186,18 @@ class SearchContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A grouping with an assignment and its cost (seconds of a step, or the chosen objective)."""
+    """A grouping with an assignment and its cost (seconds of a step, or the chosen objective).
+
+    Parameters
+    ----------
+    recombined
+        With the options that `hetrl.search.level3_recombine` chose; else those of `Steps.group`.
+    """
 
     grouping: Grouping
     assignment: Assignment
     cost: float
+    recombined: bool = False
 
     @property
     def feasible(self) -> bool:

@@ -21,6 +21,7 @@ from hetrl.search.chains import (
     cost_exactly,
     cost_start,
     finish,
+    recombine,
     run_chain,
     run_descent,
     run_idling,
@@ -28,6 +29,7 @@ from hetrl.search.chains import (
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.crew import Alone, Crew
+from hetrl.search.level3_recombine import RECOMBINED_DEVICES
 from hetrl.search.level4_assignment import Starts
 
 ALIGNED_STARTS = 4
@@ -48,6 +50,10 @@ PLACED_DEVICES = 2048
 """So many devices have these together, so that large fleets place fewer; at least two."""
 PLACED_RATIO = 1.04
 """They cost less than this times the best: exact shares have gained at most 3 %."""
+RECOMBINED_RATIO = 1.15
+"""Finalists that cost less than this times the best are combined anew in small fleets: a tenth has been gained."""
+RECOMBINED_PLACED_RATIO = 1.01
+"""Those that then cost less than this times the best are placed, too."""
 HOPELESS_RATIO = 1.5
 """Starting assignments whose lower bound exceeds this times the best so far are not worked out, nor annealed."""
 FINE_GAIN = 4.0
@@ -180,8 +186,26 @@ class Halving:
         chosen = [each for each in ranked[:num_placed] if each.cost < PLACED_RATIO * ranked[0].cost]
         if all(each.grouping == chosen[0].grouping for each in chosen):  # the runner-up
             chosen += [each for each in ranked if each.grouping != chosen[0].grouping][:1]
+        chosen += self.recombined(finalists, ranked[:1])
         finished = self.crew.map(finish, chosen, [each.grouping for each in chosen], never)
         return [each for each in finished if each is not None]
+
+    def recombined(self, finalists: list[Candidate], best: list[Candidate]) -> list[Candidate]:
+        """In small fleets, the finalists that are the best, or nearly so, with other options of their tasks.
+
+        Parameters
+        ----------
+        best
+            The best candidate that fits, if any does.
+        """
+        if self.context.topology.num_devices > RECOMBINED_DEVICES:
+            return []
+        lowest = min((each.cost for each in best), default=-math.inf)
+        tried = dict.fromkeys([*best, *(each for each in finalists if each.cost < RECOMBINED_RATIO * lowest)])
+        found = self.crew.map(recombine, list(tried), [each.grouping for each in tried], never)
+        better = [each for each in found if each is not None and each.recombined]
+        lowest = min([lowest, *(each.cost for each in better)])
+        return [each for each in better if each.cost < RECOMBINED_PLACED_RATIO * lowest]
 
     def candidates_of(self, plan: Plan) -> list[Candidate]:
         """Cost a plan's assignment, and those that give the devices it leaves unused to one of its groups; the best."""

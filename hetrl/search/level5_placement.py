@@ -13,6 +13,7 @@ from hetrl.plan.plan import Group, Plan, TaskPlan
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate
 from hetrl.search.level3_colocation import task_plan
+from hetrl.search.level3_recombine import choices_of
 
 
 def place(rules: NodeRules, candidate: Candidate, *, exact_shares: bool = True) -> Plan:
@@ -30,13 +31,11 @@ def place(rules: NodeRules, candidate: Candidate, *, exact_shares: bool = True) 
     groups: list[Group] = []
     tasks: list[TaskPlan] = []
     owned = devices_of_groups(rules, candidate)
-    for members, key, of_nodes in zip(candidate.grouping, candidate.assignment, owned, strict=True):
+    for members, choice, of_nodes in zip(candidate.grouping, choices_of(context, candidate), owned, strict=True):
         if not members:
             continue  # devices that stay unused
         devices = tuple(device for ids in of_nodes for device in ids)
         groups.append(Group(tasks=tuple(names[task] for task in members), devices=devices))
-        choice = context.steps.group(members, key)
-        assert choice is not None  # the candidate is feasible
         for option in choice.options:
             shares = context.finder.exact_shares(option) if exact_shares else option.shares()
             kept = rules.kept[option.task].plan if option.task in rules.kept else None

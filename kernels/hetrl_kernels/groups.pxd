@@ -47,6 +47,7 @@ cdef class Steps:
     cpdef double cost(self, tuple grouping, tuple assignment, double cutoff)
     cdef void edges(self, Activities* activities) noexcept
     cdef double exact(self, tuple grouping, tuple assignment)
+    cpdef double objective(self, list choices)
     cdef double shortage(self, tuple tasks, bytes counts)
     cdef bint hosts_fit(self, list choices)
     cdef double dollars_per_second(self, list choices)

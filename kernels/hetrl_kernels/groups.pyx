@@ -240,15 +240,18 @@ cdef class Steps:
         return result
 
     cdef double exact(self, tuple grouping, tuple assignment):
-        cdef double lacking = 0.0, seconds, dollars
+        cdef double lacking = 0.0
         cdef list choices = []
         for tasks, counts in zip(grouping, assignment):
             choice = self.group(tasks, counts)
             if choice is None:
                 lacking += self.shortage(tasks, counts)
             choices.append(choice)
-        if lacking > 0:
-            return 1e12 * lacking
+        return 1e12 * lacking if lacking > 0 else self.objective(choices)
+
+    cpdef double objective(self, list choices):
+        """Objective of an assignment with these options; at least 1e12 if they do not fit or are too dear."""
+        cdef double seconds, dollars
         if not self.hosts_fit(choices):
             return 2e12
         seconds = self.step_seconds(choices)

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetrl.cost.model import PHASES
-from hetrl.cost.tables import SCALARS, TASK_KINDS, CostTables
+from hetrl.cost.tables import SCALARS, CostTables
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import Problem, SpecError
 from hetrl.search.context import ENGINE_CONCURRENCY, SearchContext
+from hetrl.search.exact.finding import exact_finder
 from hetrl.search.exact.relaxation import Relaxation, relaxation
 from hetrl.search.exact.space import Space, Vector, declared_space
 from hetrl.search.level2_parallelism import allowed_features
 from hetrl.spec.job import Constraints, Job
-from hetrl_kernels.fronts import ExactFinder
 from hetrl_kernels.groups import Steps
 from hetrl_kernels.options import Option
 from hetrl_kernels.tables import Tables
@@ -70,43 +69,17 @@ class ExactProblem:
         first = [each.nodes[0] for each in self.space.classes]
         self.usd_per_second: Floats = self.tables.node_usd[first] / 3600  # of one device of each class
         self.band: tuple[float, float] | None = None
-        slack, far = self._slacks()
-        leads = np.array([self.space.leads(task) for task in range(len(slack))], dtype=np.int32)
-        node_class = np.zeros(len(job.topology.nodes), dtype=np.int32)
-        for number, kind in enumerate(self.space.classes):
-            node_class[list(kind.nodes)] = number
-        self.finder = ExactFinder(
-            self.kernel_tables, allowed_features(job), ENGINE_CONCURRENCY, slack, far, leads, node_class
+        self.finder = exact_finder(
+            job,
+            self.tables,
+            self.kernel_tables,
+            allowed_features(job),
+            ENGINE_CONCURRENCY,
+            self.space.classes,
+            self.space.phases,
         )
         fluid = self.context.fluid
         self.steps = Steps(self.finder, fluid.device_seconds, fluid.latency, fluid.fixed, self.dollars)
-
-    def _slacks(self) -> tuple[Floats, Floats]:
-        """Per task the seconds by which its data transfers, for train tasks also the syncs, may differ by option."""
-        tables = self.tables
-        num_tasks = len(tables.task_kind)
-        latency, bandwidth = float(tables.link_latency.max()), float(tables.link_bandwidth.min())
-        slack = np.zeros(num_tasks)
-        for target, source in zip(*np.nonzero(tables.task_needs), strict=True):
-            seconds = latency + float(tables.transfer_bytes[target, source]) / bandwidth
-            slack[[target, source]] += seconds
-        far = slack.copy()
-        for trainer in np.flatnonzero(tables.task_kind == TASK_KINDS.index("train")):
-            for target in np.flatnonzero(tables.task_role == tables.task_role[trainer]):
-                if tables.task_kind[target] == TASK_KINDS.index("train"):
-                    continue
-                whole = float(tables.transfer_weights[target])
-                seconds = (
-                    2 * latency + 2 * whole / bandwidth + len(tables.node_type) * whole / float(tables.node_nic.min())
-                )
-                scale, fixed = tables.calibration[:, PHASES.index("sync"), :2].max(axis=0)
-                seconds = seconds * float(scale) + float(fixed)
-                far[trainer] += seconds
-            if not self.space.leads(int(trainer)):  # a sync may wait for what is not the training, too
-                far[trainer] = np.inf
-        if self.dollars:  # other devices cost other dollars
-            slack[:] = far[:] = np.inf
-        return slack, far
 
     def held(self, vectors: Floats) -> Floats:
         """Return what groups on these vectors take of `room`: devices, and dollars per second in a price band."""

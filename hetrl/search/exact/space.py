@@ -44,10 +44,6 @@ class Space:
         """Devices per class."""
         return np.array([each.num_devices for each in self.classes], dtype=np.int32)
 
-    def leads(self, task: int) -> bool:
-        """Whether all that comes later in a step waits for a task, which is then alone in its phase."""
-        return self.job.staleness == 0 and (task,) in self.phases
-
     def counts(self, vector: Sequence[int]) -> NDArray[np.int32]:
         """Devices per node of the canonical placement: whole nodes first, then one remainder."""
         counts = np.zeros(len(self.job.topology.nodes), dtype=np.int32)
