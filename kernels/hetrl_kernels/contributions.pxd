@@ -29,7 +29,8 @@ cdef struct Bytes:  # weights that a block receives in a sync
 
 cdef struct Values:  # a tally of values that depend on a row and on the kind of node
     Tally tally
-    bint of_sync  # else of a task
+    bint of_sync
+    unsigned int of_tasks  # whose seconds depend on it
     int* rank  # [rows, kinds]
     double* value  # by rank
 
@@ -75,6 +76,9 @@ cdef class Contributions(Arena):
     cdef int* first_bytes
     cdef Bytes* bytes_of
     cdef unsigned int* stale_of  # [B] tasks whose seconds depend on where it stands
+    cdef int* net  # [rings, stages] tensor groups that an exchange of many blocks brings to the second node; 0 in between
+    cdef int* exchanged  # places in `net`
+    cdef char* noted  # whether a place is among them
     cdef Values* values
     cdef int* sync_local  # [syncs] numbers of tallies
     cdef int* sync_types
@@ -90,10 +94,12 @@ cdef class Contributions(Arena):
     cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil
     cdef void change_limits(self, Log* log, int block, int node, int sign) noexcept nogil
     cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef void change_ring(self, Log* log, int number, int stage, int node, int members) noexcept nogil
     cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil
     cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil
     cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil
+    cdef unsigned int changes(self, const int* blocks, int number, bint other_kind) noexcept nogil
     cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil
     cdef void exchange_rings(self, Log* log, int block, int other, int node, int target) noexcept nogil
     cdef void exchange_rows(self, Log* log, int block, int other, int node, int target) noexcept nogil

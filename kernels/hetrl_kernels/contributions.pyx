@@ -9,7 +9,7 @@ from cython cimport final
 
 from hetrl_kernels.memory cimport HOST, SHARED
 from hetrl_kernels.replicas cimport Strategy
-from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
+from hetrl_kernels.tables cimport MAX_STAGES, PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
 from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
 from hetrl_kernels.undo cimport highest, lowest_bit, put, tally
 
@@ -52,6 +52,9 @@ cdef class Contributions(Arena):
         rows = [set() for _ in range(self.num_blocks)]
         received = [{} for _ in range(self.num_blocks)]
         self.rings = <Rings*>self.room(self.t.num_tasks * sizeof(Rings))
+        self.net = <int*>self.room(self.t.num_tasks * MAX_STAGES * sizeof(int))
+        self.exchanged = <int*>self.room(self.t.num_tasks * MAX_STAGES * sizeof(int))
+        self.noted = <char*>self.room(self.t.num_tasks * MAX_STAGES)
         tallies = []
         block_of = [int(block) for block in plan.slot_block]
         for task in range(self.t.num_tasks):
@@ -89,7 +92,7 @@ cdef class Contributions(Arena):
         for j in range(self.t.num_nodes):
             most = max(most, self.t.node_devices[j] // strategy.degree)
         make_rings(
-            rings, self, self.t, self.links, self.t.task_model[task], layers, strategy.degree, len(replicas), strategy.sharding, most,
+            rings, self, self.t, self.links, task, layers, strategy.degree, len(replicas), strategy.sharding, most,
             strategy.optimizer == HOST,
         )
         rings.num_micro_batches = micro_batches
@@ -195,13 +198,16 @@ cdef class Contributions(Arena):
                 number += 1
 
     def write_tallies(self, list tallies):
-        cdef int i
+        cdef int i, task
         cdef Values* values
         of_syncs = {self.sync_local[i] for i in range(len(self.sync_tasks))} | {self.sync_types[i] for i in range(len(self.sync_tasks))}
         self.values = <Values*>self.room(len(tallies) * sizeof(Values))
         for i, table in enumerate(tallies):
             values = self.values + i
             values.of_sync = i in of_syncs
+            for task in range(self.t.num_tasks):
+                if i in (self.of_task[task].moved, self.of_task[task].step):
+                    values.of_tasks |= <unsigned int>1 << task
             ordered = sorted({value for row in table for value in row})
             place = {value: rank for rank, value in enumerate(ordered)}
             values.value = self.doubles(ordered)
@@ -227,7 +233,12 @@ cdef class Contributions(Arena):
         cdef int i
         for i in range(self.first_members[block], self.first_members[block + 1]):
             members = self.members + i
-            change_members(self.t, self.links, self.rings + members.rings, log, members.stage, node, sign * members.number)
+            self.change_ring(log, members.rings, members.stage, node, sign * members.number)
+
+    cdef void change_ring(self, Log* log, int number, int stage, int node, int members) noexcept nogil:
+        """More tensor groups of a stage on a node; fewer if negative."""
+        change_members(self.t, self.links, self.rings + number, log, stage, node, members)
+        self.stale_tasks |= <unsigned int>1 << self.rings[number].task
 
     cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef int i
@@ -241,6 +252,7 @@ cdef class Contributions(Arena):
         for i in range(self.first_row[block], self.first_row[block + 1]):
             values = self.values + self.rows[i].tally
             tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], number)
+            self.stale_tasks |= values.of_tasks
             self.transfers_stale = self.transfers_stale or values.of_sync
 
     cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil:
@@ -257,7 +269,18 @@ cdef class Contributions(Arena):
         self.change_areas(log, block, node, sign)
         self.change_rows(log, block, node, sign)
         self.change_bytes(log, block, node, sign)
-        self.stale_tasks |= self.stale_of[block]
+
+    cdef unsigned int changes(self, const int* blocks, int number, bint other_kind) noexcept nogil:
+        """Tasks whose rings or tallies may change when blocks are exchanged, between nodes of different kinds or of one."""
+        cdef const Alike* mine = self.alike + blocks[0]
+        cdef const Alike* theirs = self.alike + blocks[1]
+        cdef unsigned int found = 0
+        cdef int i
+        if number == 2 and mine.members == theirs.members and (mine.rows == theirs.rows or not other_kind):
+            return 0
+        for i in range(number):
+            found |= self.stale_of[blocks[i]]
+        return found
 
     cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil:
         """A block leaves a node for another, from which a second block comes."""
@@ -274,7 +297,6 @@ cdef class Contributions(Arena):
             put(log, self.num_over, self.num_over[0] + over)
         if mine.members != theirs.members:
             self.exchange_rings(log, block, other, node, target)
-            self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
         if mine.areas != theirs.areas:
             self.change_areas(log, block, node, -1)
             self.change_areas(log, other, target, -1)
@@ -282,7 +304,6 @@ cdef class Contributions(Arena):
             self.change_areas(log, other, node, 1)
         if mine.rows != theirs.rows and self.t.node_kind[node] != self.t.node_kind[target]:
             self.exchange_rows(log, block, other, node, target)
-            self.stale_tasks |= self.stale_of[block] | self.stale_of[other]
         if mine.bytes != theirs.bytes:
             self.change_bytes(log, block, node, -1)
             self.change_bytes(log, other, target, -1)
@@ -305,11 +326,11 @@ cdef class Contributions(Arena):
                 order = mine.rings - theirs.rings if mine.rings != theirs.rings else mine.stage - theirs.stage
             number = (mine.number if order <= 0 else 0) - (theirs.number if order >= 0 else 0)  # more of mine
             if number > 0:
-                change_members(self.t, self.links, self.rings + mine.rings, log, mine.stage, node, -number)
-                change_members(self.t, self.links, self.rings + mine.rings, log, mine.stage, target, number)
+                self.change_ring(log, mine.rings, mine.stage, node, -number)
+                self.change_ring(log, mine.rings, mine.stage, target, number)
             elif number < 0:
-                change_members(self.t, self.links, self.rings + theirs.rings, log, theirs.stage, target, number)
-                change_members(self.t, self.links, self.rings + theirs.rings, log, theirs.stage, node, -number)
+                self.change_ring(log, theirs.rings, theirs.stage, target, number)
+                self.change_ring(log, theirs.rings, theirs.stage, node, -number)
             mine += order <= 0
             theirs += order >= 0
 
@@ -341,42 +362,60 @@ cdef class Contributions(Arena):
         if before != after:
             tally(log, &values.tally, before, -1)
             tally(log, &values.tally, after, 1)
+            self.stale_tasks |= values.of_tasks
             self.transfers_stale = self.transfers_stale or values.of_sync
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""
+        cdef const Members* members
+        cdef int i, j, place, count = 0
         self.hand_over(log, blocks, from_first, first, second)
         self.hand_over(log, blocks + from_first, number - from_first, second, first)
+        # what goes one way and back leaves the rings as they were
+        for i in range(number):
+            for j in range(self.first_members[blocks[i]], self.first_members[blocks[i] + 1]):
+                members = self.members + j
+                place = members.rings * MAX_STAGES + members.stage
+                if not self.noted[place]:
+                    self.noted[place] = True
+                    self.exchanged[count] = place
+                    count += 1
+                self.net[place] += members.number if i < from_first else -members.number
+        for i in range(count):
+            place = self.exchanged[i]
+            if self.net[place] != 0:
+                self.change_ring(log, place // MAX_STAGES, place % MAX_STAGES, first, -self.net[place])
+                self.change_ring(log, place // MAX_STAGES, place % MAX_STAGES, second, self.net[place])
+            self.net[place] = 0
+            self.noted[place] = False
 
     cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil:
-        """Blocks leave a node for another; those in a row that add the same do so at once."""
+        """Blocks leave a node for another, rings aside; those in a row that add the same do so at once."""
         cdef const Alike* alike = self.alike
-        cdef bint rows = self.t.node_kind[source] != self.t.node_kind[target]  # else the tallies come out as they were
+        cdef bint differ = self.t.node_kind[source] != self.t.node_kind[target]  # else limits and tallies come out as they were
         cdef int i, areas = 0, others = 0, bytes = 0
         cdef long long host = 0
         for i in range(number):
             host += self.host[blocks[i]]
-            self.change_limits(log, blocks[i], source, -1)
-            self.change_limits(log, blocks[i], target, 1)
-            self.change_rings(log, blocks[i], source, -1)
-            self.change_rings(log, blocks[i], target, 1)
-            self.stale_tasks |= self.stale_of[blocks[i]]
             areas += 1
             if i + 1 == number or alike[blocks[i]].areas != alike[blocks[i + 1]].areas:
                 self.change_areas(log, blocks[i], source, -areas)
                 self.change_areas(log, blocks[i], target, areas)
                 areas = 0
-            others += 1
-            if i + 1 == number or alike[blocks[i]].rows != alike[blocks[i + 1]].rows:
-                if rows:
-                    self.change_rows(log, blocks[i], source, -others)
-                    self.change_rows(log, blocks[i], target, others)
-                others = 0
             bytes += 1
             if i + 1 == number or alike[blocks[i]].bytes != alike[blocks[i + 1]].bytes:
                 self.change_bytes(log, blocks[i], source, -bytes)
                 self.change_bytes(log, blocks[i], target, bytes)
                 bytes = 0
+            if not differ:
+                continue
+            self.change_limits(log, blocks[i], source, -1)
+            self.change_limits(log, blocks[i], target, 1)
+            others += 1
+            if i + 1 == number or alike[blocks[i]].rows != alike[blocks[i + 1]].rows:
+                self.change_rows(log, blocks[i], source, -others)
+                self.change_rows(log, blocks[i], target, others)
+                others = 0
         if host != 0:
             self.change_host(log, source, -host)
             self.change_host(log, target, host)

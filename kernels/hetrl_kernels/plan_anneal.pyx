@@ -10,7 +10,7 @@ from libc.math cimport INFINITY, log, pow
 from libc.string cimport memcpy
 
 from hetrl_kernels.contributions cimport Alike
-from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, INFEASIBLE, PlanState
+from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, FORBIDDEN, INFEASIBLE, TOO_SMALL, PlanState
 from hetrl_kernels.random cimport random_below, random_bits
 from hetrl_kernels.replicas cimport Replicas
 from hetrl_kernels.undo cimport forget
@@ -18,6 +18,15 @@ from hetrl_kernels.undo cimport forget
 cdef enum:
     MOST_MOVED = 256  # blocks of one move
     FAR_SLOTS = 1024  # plans with more are fetched ahead; smaller ones stay in the cache
+
+
+cdef struct Body:  # of a block: what a draw asks for
+    int size
+    int group
+    int twin  # blocks that are alike in everything have the same
+    int shape
+    int first_alike  # blocks of the same group and size
+    int num_alike
 
 
 @final
@@ -34,39 +43,40 @@ cdef class PlanAnnealer(PlanState):
         Ticks per second, as of another state that costs shall equal bit for bit; 0 chooses.
     """
 
-    cdef int* twin  # [B] blocks that are alike in everything
-    cdef int* first_alike  # [B + 1] blocks of the same group and size
-    cdef int* alike
-    cdef int* class_of
+    cdef Body* bodies  # [B]
+    cdef int* alike  # blocks by group and size
     cdef int* first_on  # [N + 1] room of a node
     cdef int* num_on  # [N]
     cdef int* on  # blocks of every node
     cdef int* best_node
     cdef int[MOST_MOVED] blocks
     cdef int from_first, number, first, second
+    cdef bint too_small  # a block of the move does not fit where it goes
 
     def __init__(self, links, plan, double scale=0.0):
         cdef int b, i, node
+        cdef Body* body
         cdef Replicas replicas
         PlanState.__init__(self, links, plan, scale)
         replicas = self.replicas
         twins, classes = {}, {}
-        twin, class_of = [], []
+        self.bodies = <Body*>self.room(self.num_blocks * sizeof(Body))
         for b in range(self.num_blocks):
             looks = tuple([
                 (replicas.units[i].task, replicas.units[i].look)
                 for i in range(replicas.first_unit[b], replicas.first_unit[b + 1])
             ])
-            spans = b if replicas.first_touch[b] < replicas.first_touch[b + 1] else -1
-            twin.append(twins.setdefault((self.alike_in(b), looks, spans), len(twins)))
-            class_of.append(classes.setdefault((self.group[b], self.size[b]), len(classes)))
-        by_class = [[] for _ in classes]
-        for b in range(self.num_blocks):
-            by_class[class_of[b]].append(b)
-        self.twin = self.ints(twin)
-        self.class_of = self.ints(class_of)
-        self.first_alike = self.starts(by_class)
-        self.alike = self.ints([b for blocks in by_class for b in blocks])
+            spans = b if replicas.first_edge[b] < replicas.first_edge[b + 1] else -1
+            body = self.bodies + b
+            body.size, body.group, body.shape = self.size[b], self.group[b], self.shape[b]
+            body.twin = twins.setdefault((self.alike_in(b), looks, spans), len(twins))
+            classes.setdefault((self.group[b], self.size[b]), []).append(b)
+        alike = []
+        for members in classes.values():
+            for b in members:
+                self.bodies[b].first_alike, self.bodies[b].num_alike = len(alike), len(members)
+            alike += members
+        self.alike = self.ints(alike)
         rooms = [list(range(self.t.node_devices[node])) for node in range(self.t.num_nodes)]
         self.first_on = self.starts(rooms)
         self.num_on = <int*>self.room(self.t.num_nodes * sizeof(int))
@@ -154,6 +164,7 @@ cdef class PlanAnnealer(PlanState):
         """Draw a move: 50 % inside a group, 40 % with whatever fits on another node, 10 % whole nodes; False if it changes nothing."""
         cdef int kind = random_below(random, 10), block = random_below(random, self.num_blocks), i, other, place, left
         cdef int first = self.node[block]
+        cdef const Body* body = self.bodies + block
         if kind == 9:
             if not between_groups:
                 return False
@@ -168,8 +179,7 @@ cdef class PlanAnnealer(PlanState):
             self.from_first = 1
             self.blocks[0] = block
             if kind < 5:
-                i = self.class_of[block]
-                self.blocks[1] = self.alike[self.first_alike[i] + random_below(random, self.first_alike[i + 1] - self.first_alike[i])]
+                self.blocks[1] = self.alike[body.first_alike + random_below(random, body.num_alike)]
                 self.number = 2
                 other = self.node[self.blocks[1]]
                 if other == first:
@@ -179,27 +189,42 @@ cdef class PlanAnnealer(PlanState):
                 if other == first or self.num_on[other] == 0:
                     return False
                 self.number = 1
-                left = self.size[block]
+                left = body.size
                 place = random_below(random, self.num_on[other])
                 for i in range(self.num_on[other]):
                     block = self.on[self.first_on[other] + place]
-                    if self.size[block] <= left and (between_groups or self.group[block] == self.group[self.blocks[0]]):
+                    if self.bodies[block].size <= left and (between_groups or self.bodies[block].group == body.group):
                         self.blocks[self.number] = block
                         self.number += 1
-                        left -= self.size[block]
+                        left -= self.bodies[block].size
                         if left == 0 or self.number == MOST_MOVED:
                             break
                     place = place + 1 if place + 1 < self.num_on[other] else 0
                 if left:
                     return False
-            if self.number == 2 and self.twin[self.blocks[0]] == self.twin[self.blocks[1]]:
+            if self.number == 2 and self.bodies[self.blocks[1]].twin == body.twin:
                 return False
         self.first, self.second = first, other
-        return (
-            self.may_hold(self.blocks, self.from_first, other)
-            and self.may_hold(self.blocks + self.from_first, self.number - self.from_first, first)
-            and self.same_price()
-        )
+        return self.may_stand() and self.same_price()
+
+    cdef bint may_stand(self) noexcept nogil:
+        """Whether the blocks of the move may stand where they go; notes whether they fit.
+
+        Between nodes of one kind they may and do, as they stand where they are.
+        """
+        cdef int first_kind = self.t.node_kind[self.first], second_kind = self.t.node_kind[self.second], i
+        cdef char standing
+        self.too_small = False
+        if first_kind == second_kind:
+            return True
+        for i in range(self.number):
+            standing = self.standing[
+                self.bodies[self.blocks[i]].shape * self.replicas.num_kinds + (second_kind if i < self.from_first else first_kind)
+            ]
+            if standing == FORBIDDEN:
+                return False
+            self.too_small = self.too_small or standing == TOO_SMALL
+        return True
 
     cdef bint same_price(self) noexcept nogil:
         """Whether the devices in use cost what they did; idle blocks have no group."""
@@ -208,7 +233,7 @@ cdef class PlanAnnealer(PlanState):
         if first == second or (first != first and second != second):
             return True
         for i in range(self.number):
-            if self.group[self.blocks[i]] < 0:
+            if self.bodies[self.blocks[i]].group < 0:
                 return False
         return True
 
@@ -303,10 +328,7 @@ cdef class PlanAnnealer(PlanState):
                 if not self.draw(&state, between_groups):
                     null += 1
                     continue
-                if not (
-                    self.fits(self.blocks, self.from_first, self.second)
-                    and self.fits(self.blocks + self.from_first, self.number - self.from_first, self.first)
-                ):
+                if self.too_small:
                     infeasible += 1
                     continue
                 if self.number == 2 and self.replicas.num_slots > FAR_SLOTS:

@@ -49,7 +49,5 @@ cdef class PlanState(Arena):
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil
     cdef double cost(self, double limit) noexcept nogil
     cdef double step(self, double limit) noexcept nogil
-    cdef bint fits(self, const int* blocks, int number, int target) noexcept nogil
-    cdef bint may_hold(self, const int* blocks, int number, int target) noexcept nogil
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil
     cdef void undo(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil

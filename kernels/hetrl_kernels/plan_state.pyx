@@ -196,24 +196,6 @@ cdef class PlanState(Arena):
 
     # --- proposals ----------------------------------------------------------------------------------------------
 
-    cdef bint fits(self, const int* blocks, int number, int target) noexcept nogil:
-        """Whether blocks fit on a node's devices."""
-        cdef const char* standing = self.standing + self.links.places[target].kind
-        cdef int i
-        for i in range(number):
-            if standing[self.shape[blocks[i]] * self.replicas.num_kinds] == TOO_SMALL:
-                return False
-        return True
-
-    cdef bint may_hold(self, const int* blocks, int number, int target) noexcept nogil:
-        """Whether blocks may stand on a node at all."""
-        cdef const char* standing = self.standing + self.links.places[target].kind
-        cdef int i
-        for i in range(number):
-            if standing[self.shape[blocks[i]] * self.replicas.num_kinds] == FORBIDDEN:
-                return False
-        return True
-
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil:
         """Whether replicas alone make some group's load exceed a limit, whatever else a move changes.
 
@@ -225,6 +207,8 @@ cdef class PlanState(Arena):
         cdef const Slowest* slowest
         cdef unsigned int stale = self.replicas.stale_tasks
         cdef int i, turn
+        if stale == 0 and changed == 0:
+            return False
         for turn in range(2):
             for i in range(self.num_groups):
                 load[i] = 0.0
@@ -233,7 +217,8 @@ cdef class PlanState(Arena):
                 if stale >> i & 1 and turn == 0:
                     seconds, first = self.replicas.least[i], self.replicas.least_first[i]
                 elif (stale | changed) >> i & 1:
-                    self.replicas.resolve(&self.log, i)
+                    if stale >> i & 1:
+                        self.replicas.resolve(&self.log, i)
                     seconds = slowest.slow[1]
                     first = slowest.first[1] if slowest.first != NULL else seconds
                 else:
@@ -255,8 +240,8 @@ cdef class PlanState(Arena):
         cdef bint all_stages = self.t.node_kind[first] != self.t.node_kind[second]
         cdef unsigned int changed = 0
         cdef int i
-        for i in range(number):
-            changed |= self.added.stale_of[blocks[i]]
+        if limit < INFINITY:
+            changed = self.added.changes(blocks, number, all_stages)
         self.replicas.turn += 1
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
@@ -277,7 +262,7 @@ cdef class PlanState(Arena):
         take_back(&self.log)
         for i in range(number):
             self.node[blocks[i]] = first if i < from_first else second
-        self.replicas.stale_tasks = 0
+        self.replicas.stale_tasks = self.replicas.unresolved_tasks = 0
         self.added.nothing_stale()
         self.stale_tasks = 0
         self.transfers_stale = self.schedule_stale = False

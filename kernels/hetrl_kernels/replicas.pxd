@@ -51,12 +51,19 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
     long long unresolved  # 1 where its leaf holds an upper bound
 
 
-cdef struct Touch:  # a stage that looks different once a block has moved
+cdef struct Touch:  # a stage that an edge describes
     int replica
     int slot
     int place  # of the stage in its pipeline
+    int pattern
+    int scores  # whether it is one of a scoring task
+
+
+cdef struct Edge:  # a block of stages, and that of those which follow: all of them look different when either moves
     int block
-    int next  # block of the next stage, or -1
+    int next  # -1 after the last stage
+    int first_touch
+    int end_touch
 
 
 @final
@@ -80,8 +87,12 @@ cdef class Replicas(Arena):
     cdef int* node  # [B]
     cdef int* first_unit  # [B + 1], as the following
     cdef Unit* units
-    cdef int* first_touch
-    cdef int* first_inner  # [B] first touch that depends on the kind of its own node alone
+    cdef int* first_edge
+    cdef int* first_inner  # [B] first edge that depends on the kind of its own node alone
+    cdef int* edges_of
+    # edges
+    cdef Edge* edges
+    cdef int* edge_word  # kind of the block's node and of the link to the next; 0 at first, which no edge has
     cdef Touch* touches
     # units by what they look like and kind of node, and the replicas they consist of
     cdef int num_looks
@@ -96,6 +107,7 @@ cdef class Replicas(Arena):
     cdef int turn
     cdef bint fresh  # no replica has been worked out yet
     cdef unsigned int stale_tasks
+    cdef unsigned int unresolved_tasks  # whose slowest replica may be known by a bound only
     cdef double[MAX_TASKS] least  # lower bounds of what a task's slowest replica takes, by those that were touched last
     cdef double[MAX_TASKS] least_first
 
@@ -108,6 +120,7 @@ cdef class Replicas(Arena):
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
+    cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil
     cdef void expect(self, int block) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil

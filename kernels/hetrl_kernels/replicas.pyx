@@ -85,7 +85,7 @@ cdef class Replicas(Arena):
         firsts = [int(slot) for slot in plan.first_slot]
         needs, kv = list(plan.slot_need), list(plan.slot_kv)
         patterns, leaves, inside = {}, [[] for _ in range(self.num_tasks)], {}
-        touches = [[] for _ in range(self.num_blocks)]
+        touches = {}
         self.replicas = <Replica*>self.room(self.num_replicas * sizeof(Replica))
         for r in range(self.num_replicas):
             replica = self.replicas + r
@@ -103,21 +103,36 @@ cdef class Replicas(Arena):
             leaves[task].append(r)
             for s in stages:
                 following = block_of[s + 1] if s + 1 < firsts[r + 1] else -1
-                for b in {block_of[s], following} - {-1}:
-                    touches[b].append((r, s, s - replica.first, block_of[s], following))
+                touches.setdefault((block_of[s], following), []).append(
+                    (r, s, s - replica.first, replica.pattern, replica.scores)
+                )
         self.patterns = <Pattern*>self.room(len(patterns) * sizeof(Pattern))
         for r in range(self.num_replicas):
             if self.patterns[self.replicas[r].pattern].num_stages == 0:
                 self.read_pattern(self.patterns + self.replicas[r].pattern, self.replicas + r)
-        self.first_touch = self.starts(touches)
-        for b in range(self.num_blocks):  # those whose link leaves or enters the block come first
-            touches[b].sort(key=lambda touch: touch[4] < 0 or touch[3] == touch[4])
-        self.first_inner = self.ints([
-            self.first_touch[b] + sum([touch[4] >= 0 and touch[3] != touch[4] for touch in touches[b]]) for b in range(self.num_blocks)
-        ])
-        self.touches = <Touch*>self.ints([number for block in touches for touch in block for number in touch])
+        self.read_edges(touches)
         self.read_units(firsts, needs, kv, inside, leaves)
         self.make_trees(leaves)
+
+    def read_edges(self, dict touches):
+        """Edges with their stages; of every block those whose link leaves or enters it, then the others."""
+        cdef int e, number = 0
+        outer, inner = [[] for _ in range(self.num_blocks)], [[] for _ in range(self.num_blocks)]
+        self.edges = <Edge*>self.room(len(touches) * sizeof(Edge))
+        self.edge_word = <int*>self.state(len(touches) * sizeof(int))
+        for e, ((block, following), stages) in enumerate(touches.items()):
+            self.edges[e] = Edge(block, following, number, number + len(stages))
+            number += len(stages)
+            if following in (-1, block):
+                inner[block].append(e)
+            else:
+                outer[block].append(e)
+                outer[following].append(e)
+        edges = [first + second for first, second in zip(outer, inner)]
+        self.first_edge = self.starts(edges)
+        self.first_inner = self.ints([self.first_edge[b] + len(first) for b, first in enumerate(outer)])
+        self.edges_of = self.ints([e for block in edges for e in block])
+        self.touches = <Touch*>self.ints([each for stages in touches.values() for stage in stages for each in stage])
 
     def read_units(self, list firsts, list needs, list kv, dict inside, list leaves):
         """Units of all blocks, and the looks that they share."""
@@ -317,39 +332,58 @@ cdef class Replicas(Arena):
 
         Without ``all_stages`` only those whose link leaves or enters the block: the kind of its node is as before.
         """
-        cdef const Touch* touch = self.touches + self.first_touch[block]
-        cdef const Touch* last = self.touches + (self.first_touch[block + 1] if all_stages else self.first_inner[block])
+        cdef const int* e = self.edges_of + self.first_edge[block]
+        cdef const int* end = self.edges_of + (self.first_edge[block + 1] if all_stages else self.first_inner[block])
+        cdef const Edge* edge
+        # locals, because the compiler must assume that what the log takes might be a pointer of this object
+        cdef const Edge* edges = self.edges
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
-        cdef int num_groups = self.links.num_groups, num_kinds = self.num_kinds, node, link, word, before
+        cdef int* words = self.edge_word
+        cdef int num_groups = self.links.num_groups, node, link, word
+        while e < end:
+            edge = edges + e[0]
+            node = nodes[edge.block]
+            link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
+            word = stage_word(places[node].kind + 1, link)
+            if word != words[e[0]]:
+                put_int(log, words + e[0], word)
+                self.touch_stages(log, edge, places[node].kind, link)
+            e += 1
+
+    cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil:
+        """Stages of an edge whose node or link is of another kind now; to some of them that makes no difference."""
+        cdef const Touch* touch = self.touches + edge.first_touch
+        cdef const Touch* end = self.touches + edge.end_touch
         cdef const Pattern* pattern
         cdef Replica* replica
         cdef Passage* passage
         cdef double work, send
+        cdef int word, before
         cdef bint slower
-        while touch < last:
-            replica = self.replicas + touch.replica
-            pattern = self.patterns + replica.pattern
-            node = nodes[touch.block]
-            link = 1 + link_of(places, between, num_groups, node, nodes[touch.next]) if touch.next >= 0 else 0
-            if replica.scores:
+        while touch < end:
+            pattern = self.patterns + touch.pattern
+            if touch.scores:
                 passage = self.passages + touch.slot
-                work, send = pattern.forward[touch.place * num_kinds + places[node].kind], pattern.send[link]
+                work, send = pattern.forward[touch.place * self.num_kinds + kind], pattern.send[link]
                 if passage.work == work and passage.send == send:
                     touch += 1
                     continue
                 slower = work > passage.work or send > passage.send
-                put_number(log, &passage.work, work)
-                put_number(log, &passage.send, send)
+                if passage.work != work:
+                    put_number(log, &passage.work, work)
+                if passage.send != send:
+                    put_number(log, &passage.send, send)
             else:
-                word = stage_word(pattern.kind_rank[places[node].kind], pattern.link_rank[link])
+                word = stage_word(pattern.kind_rank[kind], pattern.link_rank[link])
                 before = self.slot_word[touch.slot]
                 if word == before:
                     touch += 1
                     continue
                 put_int(log, self.slot_word + touch.slot, word)
                 slower = not pattern.ordered or word >> LINK_BITS > before >> LINK_BITS or word & LINK_MASK > before & LINK_MASK
+            replica = self.replicas + touch.replica
             if replica.stamp != self.turn:
                 replica.stamp = self.turn
                 replica.slower = self.fresh
@@ -360,12 +394,10 @@ cdef class Replicas(Arena):
 
     cdef void expect(self, int block) noexcept nogil:
         """A block is about to move: fetch what `touch` will need."""
-        cdef const Touch* touch = self.touches + self.first_touch[block]
-        cdef const Touch* last = self.touches + self.first_touch[block + 1]
-        while touch < last:
-            prefetch(self.replicas + touch.replica)
-            prefetch(self.passages + touch.slot)
-            touch += 1
+        cdef int e
+        for e in range(self.first_edge[block], self.first_edge[block + 1]):
+            prefetch(self.edges + self.edges_of[e])
+            prefetch(self.edge_word + self.edges_of[e])
 
     cdef void refresh(self, Log* log) noexcept nogil:
         """Seconds of the replicas that were touched; of long training pipelines only bounds where no more is known."""
@@ -398,6 +430,7 @@ cdef class Replicas(Arena):
             if replica.unresolved != bounded:
                 put(log, &replica.unresolved, bounded)
         self.num_touched = 0
+        self.unresolved_tasks |= self.stale_tasks
 
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil:
         cdef Slowest* slowest = self.slowest + replica.task
@@ -454,11 +487,14 @@ cdef class Replicas(Arena):
         return entry
 
     cdef void resolve(self, Log* log, int task) noexcept nogil:
-        """Work out replicas until those that decide are not mere bounds."""
+        """Work out replicas until those that decide are not mere bounds; nothing to do since it was done last."""
         cdef Slowest* slowest = self.slowest + task
         cdef Entry* entry
         cdef double seconds
         cdef int r
+        if not (self.unresolved_tasks >> task & 1):
+            return
+        self.unresolved_tasks &= ~(<unsigned int>1 << task)
         while True:
             r = slowest.replica_of[top_leaf(slowest.slow, slowest.size)]
             if (r < 0 or not self.replicas[r].unresolved) and slowest.first != NULL:

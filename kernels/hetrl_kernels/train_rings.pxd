@@ -13,7 +13,21 @@ cdef struct Hops:  # how often each kind of link occurs, and which do, by latenc
     long long* by_bandwidth
 
 
+cdef struct Look:  # all of a ring that its seconds depend on; links by rank
+    int latency
+    int bandwidth
+    int inner_latency
+    int inner_bandwidth  # -1 if no node has several members
+    int flows  # that share a card; 0 for a ring inside one node
+    int own  # the slowest link inside a node
+    int most  # members of a node, then the fewest
+    int least
+    int num_nodes
+    int kind  # type of the first node's devices
+
+
 cdef struct Rings:
+    int task
     int num_stages
     int num_replicas
     int degree
@@ -33,7 +47,9 @@ cdef struct Rings:
     Tally* flows  # [P] nodes by how many rings leave them
     long long* leaving  # [N] stages on the node whose rings leave it
     long long* counted  # [N] the same as far as `flows` knows
+    Look* looks  # [P] as of `seconds`
     double* seconds  # [P]
+    double* worst  # [1] largest of them
     double* optimizer  # tree over nodes, of an optimizer on the hosts
     int tree
     unsigned long long stale  # stages
@@ -43,7 +59,7 @@ cdef struct Rings:
 
 
 cdef void make_rings(
-    Rings* rings, Arena arena, Tables t, Links links, int model, list layers, int degree, int num_replicas, int sharding,
+    Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil
 cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil

@@ -17,10 +17,11 @@ from hetrl_kernels.undo cimport (
 
 
 cdef void make_rings(
-    Rings* rings, Arena arena, Tables t, Links links, int model, list layers, int degree, int num_replicas, int sharding,
+    Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *:
     """Rings without members; ``arena`` owns their memory."""
     cdef int n = t.num_nodes, stages = len(layers), j, first = 0
+    rings.task = task
     rings.num_stages = stages
     rings.num_replicas = num_replicas
     rings.degree = degree
@@ -28,7 +29,7 @@ cdef void make_rings(
     rings.on_host = on_host
     rings.states = <State*>arena.room(stages * sizeof(State))
     for j in range(stages):
-        rings.states[j] = train_state(t, model, degree, first, layers[j], num_replicas, sharding)
+        rings.states[j] = train_state(t, t.task_model[task], degree, first, layers[j], num_replicas, sharding)
         first += layers[j]
     rings.members = <long long*>arena.state(n * stages * sizeof(long long))
     rings.stages = <long long*>arena.state(n * sizeof(long long))
@@ -42,7 +43,9 @@ cdef void make_rings(
     rings.flows = tallies(arena, stages, stages + 1)
     rings.leaving = <long long*>arena.state(n * sizeof(long long))
     rings.counted = <long long*>arena.state(n * sizeof(long long))
+    rings.looks = <Look*>arena.state(stages * sizeof(Look))
     rings.seconds = <double*>arena.state(stages * sizeof(double))
+    rings.worst = <double*>arena.state(sizeof(double))
     rings.tree = 1
     while rings.tree < n:
         rings.tree *= 2
@@ -72,18 +75,21 @@ cdef Tally* tallies(Arena arena, int stages, int ranks) except NULL:
     return found
 
 
-cdef void hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept nogil:
+cdef inline bint hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept nogil:
+    """Count a kind of link more often, or less; whether it occurs and did not, or the other way round."""
     cdef long long before = hops.count[kind]
     cdef long long* word
     put(log, hops.count + kind, before + number)
-    if (before > 0) != (before + number > 0):
-        word = hops.by_latency + (links.latency_rank[kind] >> 6)
-        put(log, word, word[0] ^ (<long long>1 << (links.latency_rank[kind] & 63)))
-        word = hops.by_bandwidth + (links.bandwidth_rank[kind] >> 6)
-        put(log, word, word[0] ^ (<long long>1 << (links.bandwidth_rank[kind] & 63)))
+    if (before > 0) == (before + number > 0):
+        return False
+    word = hops.by_latency + (links.latency_rank[kind] >> 6)
+    put(log, word, word[0] ^ (<long long>1 << (links.latency_rank[kind] & 63)))
+    word = hops.by_bandwidth + (links.bandwidth_rank[kind] >> 6)
+    put(log, word, word[0] ^ (<long long>1 << (links.bandwidth_rank[kind] & 63)))
+    return True
 
 
-cdef void detour(Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
+cdef inline void detour(Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
     """A ring visits one more node between two others, or one less."""
     cdef const Place* places = links.places
     cdef int straight = link_of(places, links.between, links.num_groups, behind, ahead)
@@ -124,15 +130,16 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
         touch(rings, node)
     if rings.num_replicas == 1:
         return
-    rings.stale |= <unsigned long long>1 << stage
-    if before > 0:
-        tally(log, rings.on_node + stage, <int>before, -1)
-    if after > 0:
-        tally(log, rings.on_node + stage, <int>after, 1)
-    if (before > 1) != (after > 1):
-        hop(links, rings.inner + stage, log, links.places[node].own_link, 1 if after > 1 else -1)
+    # only what changes the ring's look makes its seconds stale: the counts behind it change with nearly every move
+    if before > 0 and tally(log, rings.on_node + stage, <int>before, -1):
+        rings.stale |= <unsigned long long>1 << stage
+    if after > 0 and tally(log, rings.on_node + stage, <int>after, 1):
+        rings.stale |= <unsigned long long>1 << stage
+    if (before > 1) != (after > 1) and hop(links, rings.inner + stage, log, links.places[node].own_link, 1 if after > 1 else -1):
+        rings.stale |= <unsigned long long>1 << stage
     if (before > 0) == (after > 0):
         return
+    rings.stale |= <unsigned long long>1 << stage
     put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
     put(log, own, own[0] ^ (<long long>1 << (links.own_rank[node] & 63)))
     tally(log, rings.flows + stage, <int>rings.counted[node], 1 if after > 0 else -1)
@@ -164,60 +171,84 @@ cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
         rings.noted[node] = 0
         if rings.leaving[node] != rings.counted[node]:
             stages = rings.stages[node]
-            rings.stale |= stages
             while stages:
                 j = lowest_bit(stages)
                 stages &= stages - 1
-                tally(log, rings.flows + j, <int>rings.counted[node], -1)
-                tally(log, rings.flows + j, <int>rings.leaving[node], 1)
+                if tally(log, rings.flows + j, <int>rings.counted[node], -1) | tally(log, rings.flows + j, <int>rings.leaving[node], 1):
+                    rings.stale |= <unsigned long long>1 << j
             put(log, rings.counted + node, rings.leaving[node])
         if rings.on_host:
             raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
     rings.num_touched = 0
 
 
-cdef void read_ring(Tables t, Links links, Rings* rings, int stage, StageRing* ring) noexcept nogil:
+cdef inline void read_look(Tables t, Links links, const Rings* rings, int stage, Look* look) noexcept nogil:
     """What the counts of a stage say of its ring."""
-    cdef Hops* outer = rings.outer + stage
-    cdef Hops* inner = rings.inner + stage
-    cdef int flows = highest(rings.flows + stage), several = first_bit(inner.by_bandwidth, rings.hop_words)
-    cdef bint leaves = rings.num_nodes[stage] > 1
-    ring.outer_latency = ring.latency = links.latency[last_bit(outer.by_latency, rings.hop_words)]
-    ring.outer_bandwidth = links.bandwidth[first_bit(outer.by_bandwidth, rings.hop_words)] / (flows * rings.degree if leaves else 1)
+    cdef const Hops* outer = rings.outer + stage
+    cdef const Hops* inner = rings.inner + stage
+    look.latency = last_bit(outer.by_latency, rings.hop_words)
+    look.bandwidth = first_bit(outer.by_bandwidth, rings.hop_words)
+    look.inner_latency = last_bit(inner.by_latency, rings.hop_words)
+    look.inner_bandwidth = first_bit(inner.by_bandwidth, rings.hop_words)
+    look.num_nodes = <int>rings.num_nodes[stage]
+    look.flows = highest(rings.flows + stage) if look.num_nodes > 1 else 0
+    look.own = first_bit(rings.own + stage * links.words, links.words)
+    look.most, look.least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
+    look.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
+
+
+cdef double ring_seconds(Tables t, Links links, const Rings* rings, int stage, const Look* look) noexcept nogil:
+    cdef StageRing ring
+    ring.outer_latency = ring.latency = links.latency[look.latency]
+    ring.outer_bandwidth = links.bandwidth[look.bandwidth] / (look.flows * rings.degree if look.num_nodes > 1 else 1)
     ring.bandwidth = ring.outer_bandwidth
-    if several >= 0:
-        ring.latency = fmax(ring.latency, links.latency[last_bit(inner.by_latency, rings.hop_words)])
-        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[several])
-    ring.inner_node = links.own_node[first_bit(rings.own + stage * links.words, links.words)]
+    if look.inner_bandwidth >= 0:
+        ring.latency = fmax(ring.latency, links.latency[look.inner_latency])
+        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[look.inner_bandwidth])
+    ring.inner_node = links.own_node[look.own]
     ring.inner_bandwidth = t.link_bandwidth[ring.inner_node, ring.inner_node]
-    ring.per_node = highest(rings.on_node + stage)
-    ring.num_nodes = <int>rings.num_nodes[stage]
-    ring.two_level = leaves and ring.per_node > 1 and lowest(rings.on_node + stage) == ring.per_node
-    ring.most_ranks = ring.per_node * rings.degree
+    ring.per_node = look.most
+    ring.num_nodes = look.num_nodes
+    ring.two_level = look.num_nodes > 1 and look.most > 1 and look.least == look.most
+    ring.most_ranks = look.most * rings.degree
     ring.slowest_host_link = 0.0  # of no interest here
-    ring.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
+    ring.kind = look.kind
+    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
 
 
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil:
-    """Exposed seconds of one update's communication, the slowest stage deciding; 0 with one replica."""
-    cdef StageRing ring
+    """Exposed seconds of one update's communication, the slowest stage deciding; 0 with one replica.
+
+    Most moves leave a ring with the look that it had, though its counts have changed.
+    """
+    cdef Look look
+    cdef const long long* words = <const long long*>&look
+    cdef long long* before
     cdef unsigned long long stale = rings.stale
     cdef double worst = 0.0
-    cdef int j
-    if rings.num_replicas == 1:
-        return 0.0
+    cdef int j, i
+    cdef bint changed = False
     while stale:
         j = lowest_bit(stale)
         stale &= stale - 1
-        read_ring(t, links, rings, j, &ring)
-        put_number(
-            log, rings.seconds + j,
-            update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + j, rings.num_micro_batches),
-        )
+        read_look(t, links, rings, j, &look)
+        before = <long long*>(rings.looks + j)
+        if (
+            before[0] == words[0] and before[1] == words[1] and before[2] == words[2] and before[3] == words[3]
+            and before[4] == words[4]
+        ):
+            continue
+        for i in range(5):
+            put(log, before + i, words[i])
+        put_number(log, rings.seconds + j, ring_seconds(t, links, rings, j, &look))
+        changed = True
     rings.stale = 0
-    for j in range(rings.num_stages):
-        worst = fmax(worst, rings.seconds[j])
-    return worst
+    if changed:
+        for j in range(rings.num_stages):
+            worst = fmax(worst, rings.seconds[j])
+        if worst != rings.worst[0]:
+            put_number(log, rings.worst, worst)
+    return rings.worst[0]
 
 
 cdef double node_optimizer(Tables t, Rings* rings, int node) noexcept nogil:

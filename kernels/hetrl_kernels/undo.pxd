@@ -107,11 +107,14 @@ cdef struct Tally:  # how often each rank occurs, and a bit for those that do
     int words
 
 
-cdef inline void tally(Log* log, Tally* t, int rank, int number) noexcept nogil:
+cdef inline bint tally(Log* log, Tally* t, int rank, int number) noexcept nogil:
+    """Count a rank more often, or less; whether it occurs and did not, or the other way round."""
     cdef long long before = t.count[rank]
     put(log, t.count + rank, before + number)
-    if (before > 0) != (before + number > 0):
-        put(log, t.bits + (rank >> 6), t.bits[rank >> 6] ^ (<long long>1 << (rank & 63)))
+    if (before > 0) == (before + number > 0):
+        return False
+    put(log, t.bits + (rank >> 6), t.bits[rank >> 6] ^ (<long long>1 << (rank & 63)))
+    return True
 
 
 cdef inline int first_bit(const long long* bits, int words) noexcept nogil:
