@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.enumeration import TooLarge, enumerate_space, tiny_job
+from benchmarks.prepared import prepared
 from benchmarks.search import small_job
-from hetrl.cost.model import CostModel
-from hetrl.cost.unit import UnitCosts
 from hetrl.search.exact.milp import UNITS, solve_mps
 from hetrl.search.exact.solver import solve_exact
 from hetrl.spec.job import Job
@@ -92,7 +91,7 @@ def fleet_job(name: str) -> Job:
 
 def solve_row(job: Job, gap: float = 0.0) -> Row:
     """Solve one job: status, optimum, bound, the plan that is returned, what the hybrid search found, work done."""
-    costs = UnitCosts(CostModel.builtin(), job.precision)
+    job, costs = prepared(job)
     result = solve_exact(job, costs, gap=gap, time_limit_seconds=LONGEST_SECONDS)
     row: Row = {"status": result.status, "counts": dict(result.counts)}
     if result.plan is not None and result.estimate is not None:
@@ -110,8 +109,7 @@ def solve_row(job: Job, gap: float = 0.0) -> Row:
 
 def compared(seed: int) -> Row:
     """Compare enumeration, solver and certificate on a tiny job."""
-    job = tiny_job(seed)
-    costs = UnitCosts(CostModel.builtin(), job.precision)
+    job, costs = prepared(tiny_job(seed))
     kind = job.workflow.algorithm + (" async" if job.staleness else "")
     try:
         best, evaluated = enumerate_space(job, costs)

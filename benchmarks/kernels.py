@@ -20,10 +20,9 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks.kernels_anneal import ALGORITHMS, OUTCOMES, SIZES, case_of, delta_equals_full, speed
+from benchmarks.prepared import prepared
 from benchmarks.random_plans import option_error, random_assignments, random_options, relative
 from hetrl.cost.evaluate import evaluate
-from hetrl.cost.model import CostModel
-from hetrl.cost.unit import UnitCosts
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate, SearchContext
 from hetrl.search.level4_assignment import Starts
@@ -41,8 +40,7 @@ PEERS = {"ReaL (C++)": "23,300 at 8 GPUs, 3,300 at 128", "Metis": "190 to 1,030"
 
 
 def context_of(name: str) -> SearchContext:
-    job = benchmark_instance(name)
-    return SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+    return SearchContext(*prepared(benchmark_instance(name)))
 
 
 def equality(num_options: int) -> dict[str, float]:

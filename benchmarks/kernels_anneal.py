@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from benchmarks.prepared import prepared
 from benchmarks.random_plans import relative
 from hetrl.cost.evaluate import evaluate
-from hetrl.cost.model import CostModel
-from hetrl.cost.unit import UnitCosts
 from hetrl.plan.plan import Plan
 from hetrl.search.context import SearchContext
 from hetrl.search.hybrid import solve
@@ -65,9 +64,9 @@ def job_of(num_devices: int, algorithm: str) -> Job:
 
 def case_of(num_devices: int, algorithm: str) -> Case:
     """Search shortly, and lower the plan."""
-    job = job_of(num_devices, algorithm)
-    context = SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
-    plan = solve(job, context.costs, context=context).plan
+    job, costs = prepared(job_of(num_devices, algorithm))
+    context = SearchContext(job, costs)
+    plan = solve(job, costs, context=context).plan
     arrays = plan_arrays(context, plan)
     assert arrays is not None
     return Case(context=context, plan=plan, arrays=arrays)
