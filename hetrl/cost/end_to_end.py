@@ -24,19 +24,29 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.cost.work import Array
 from hetrl.errors import SpecError
 from hetrl.spec.job import Precision
-from hetrl.spec.model import Layer
+from hetrl.spec.model import Layer, Model
 from hetrl.workload.flops import attention_projections, dense_projections, expert_projections
 
 TERMS: Mapping[str, tuple[str, ...]] = {
-    "train_step": ("projections", "attention", "communication", "optimizer", "layer_passes", "micro_batches"),
+    "train_step": ("projections", "attention", "weights", "activations", "optimizer", "layer_passes", "micro_batches"),
     "generation": ("decode", "prefill", "communication", "layer_iterations", "iterations", "tokens"),
     "rl_step": ("generation", "training", "fixed"),
 }
 """Features of a row's time: seconds, then counts whose coefficients are seconds each."""
 
-GPUS_PER_NODE = 8
-NETWORK_BYTES_PER_SECOND = {"A100-80GB": 2e11, "A100-40GB": 2e11, "H100": 4e11, "H200": 4e11, "B200": 4e11}
-"""Network of a node, one direction: 1600 Gbps (as the MosaicML table says), 3200 Gbps for newer nodes."""
+DOMAIN_DEVICES = {"GB200": 72, "GB300": 72}
+"""GPUs that reach each other by NVLink, where they are more than the `NODE_DEVICES` of a usual node."""
+NODE_DEVICES = 8
+LINK_BYTES_PER_SECOND = {"B200": 9e11, "B300": 9e11, "GB200": 9e11, "GB300": 9e11, "H100": 4.5e11, "H200": 4.5e11}
+"""NVLink of a GPU, one direction, beside the 300 GB/s of the A100 (datasheets)."""
+NETWORK_BYTES_PER_SECOND = {
+    **dict.fromkeys(("H100", "H200", "B200", "GB200"), 5e10),
+    **dict.fromkeys(("B300", "GB300"), 1e11),
+}
+"""A GPU's share of the network, one direction: 400 and 800 Gbps; else 200 Gbps (as MosaicML's table says)."""
+ROUTING_EXPONENT = {"tensorrt-llm": 0.15}
+"""How alike the sequences of a static batch route (see `UnitCosts`). With 16 sequences Mixtral's rows take less time
+than reading the 7.9 of 8 experts that independent tokens reach; chosen on the rows of A100, those of H100 agree."""
 KV_SHARE_OF_MEMORY = 0.9
 ENGINE_BYTES = 2e9
 MAX_RUNNING = 2048
@@ -44,13 +54,15 @@ MAX_RUNNING = 2048
 
 
 class Composer:
-    """Times of scenarios from operator models and link curves."""
+    """Times of scenarios from operator models and link curves.
 
-    def __init__(self, library: OperatorLibrary) -> None:
-        self._costs = {
-            dtype: UnitCosts(CostModel(library=library), Precision(dtype=dtype)) for dtype in ("bf16", "fp8")
-        }
+    ``coefficients`` calibrate the generation and the training that an RL step is made of.
+    """
+
+    def __init__(self, library: OperatorLibrary, coefficients: Mapping[str, tuple[float, ...]]) -> None:
+        self._coefficients = coefficients
         self._library = library
+        self._unit_costs: dict[tuple[str, float], UnitCosts] = {}
         self._links = {device: LinkModel(curves) for device, curves in _curves_by_device().items()}
 
     def terms(self, scenario: Scenario) -> Array:
@@ -67,7 +79,6 @@ class Composer:
         Engines decode the mean length at full concurrency and the rest up to the longest at a tenth of it. Training is
         every mini-batch's step, and two forward passes (old and reference log-probabilities), two thirds of a step's.
         """
-        known = builtin_coefficients()
         engines = max(1, each.num_devices // each.generate_devices)
         share = max(1, each.batch // engines)
         prompt = each.input_tokens // 4
@@ -76,9 +87,9 @@ class Composer:
         )
         body = replace(engine, batch=share, input_tokens=prompt, output_tokens=each.input_tokens - prompt)
         tail = replace(engine, batch=max(1, share // 10), output_tokens=max(1, each.output_tokens - each.input_tokens))
-        generation = sum(seconds_of(part, self._generation(part), known) for part in (body, tail))
+        generation = sum(seconds_of(part, self._generation(part), self._coefficients) for part in (body, tail))
         step = replace(each, kind="train_step", family="megatron-bridge", batch=each.train_batch, output_tokens=0)
-        training = each.batch / each.train_batch * (5 / 3) * seconds_of(step, self._train(step), known)
+        training = each.batch / each.train_batch * (5 / 3) * seconds_of(step, self._train(step), self._coefficients)
         return np.array([generation, training, 1.0])
 
     def _train(self, each: Scenario) -> Array:
@@ -97,16 +108,17 @@ class Composer:
         projections += self._gemm(each, tokens, model.vocab_size / each.tensor_parallel, model.hidden_size) / stages
         attention = sum(count * self._attention(each, layer) for count, layer in zip(counts, kinds, strict=True))
         shard = model.num_parameters / (each.tensor_parallel * stages)
-        weights = 2.0 * shard
+        spread = _expert_parameters(model) * (1.0 - 1.0 / each.expert_parallel) / (each.tensor_parallel * stages)
+        weights = 2.0 * (shard - spread)
         gathers = accumulation * ((2 if each.fully_sharded else 1) + 1) if "llm-foundry" in each.family else 2.0
         sent = 0.0 if each.lora else weights * gathers * (replicas - 1) / replicas
-        network = sent / self._device_bytes_per_second(each) + self._activations_seconds(each, tokens, rounds)
-        states = 16.0 * shard / replicas
+        states = 0.0 if each.lora else 16.0 * shard / replicas  # those of adapters are small
         return np.array(
             [
                 rounds * projections,
                 rounds * attention,
-                network,
+                sent / _bytes_per_second(each, each.num_devices),
+                self._activations_seconds(each, tokens, rounds),
                 2 * states / each.device.memory_bytes_per_second,
                 rounds * model.num_layers / stages,
                 accumulation,
@@ -114,15 +126,15 @@ class Composer:
         )
 
     def _activations_seconds(self, each: Scenario, tokens: float, rounds: float) -> float:
-        """Tensor-parallel all-reduces and experts' all-to-alls of one stage, inside a node."""
+        """Tensor-parallel all-reduces and experts' all-to-alls of one stage; nothing hides them."""
         hidden, layers = 2.0 * each.model.hidden_size * tokens, each.model.num_layers / each.num_stages
         seconds = 0.0
         if each.tensor_parallel > 1:
             once = self._all_reduce(each.device.name, np.array([hidden]), each.tensor_parallel).item()
             seconds += 2 * layers * once
         if each.expert_parallel > 1 and each.model.layers[-1].num_experts:
-            routed = hidden * each.model.layers[-1].experts_per_token
-            seconds += 2 * layers * routed / self._device_bytes_per_second(each)
+            routed = hidden * each.model.layers[-1].experts_per_token * (1.0 - 1.0 / each.expert_parallel)
+            seconds += 2 * layers * routed / _bytes_per_second(each, each.tensor_parallel * each.expert_parallel)
         return seconds * rounds
 
     def _gemm(self, each: Scenario, m: float, n: float, k: float) -> float:
@@ -153,12 +165,6 @@ class Composer:
         ).seconds.item()
         return seconds / each.context_parallel
 
-    def _device_bytes_per_second(self, each: Scenario) -> float:
-        """Bandwidth of one device in a ring over all: inside a node its links, beyond it its share of the network."""
-        if each.num_devices > GPUS_PER_NODE:
-            return NETWORK_BYTES_PER_SECOND.get(each.device.name, 2e11) / 8 * 1.0
-        return 2.5e11
-
     def _generation(self, each: Scenario) -> Array:
         """Waves of as many sequences as the KV pool holds, each prefilled and decoded together.
 
@@ -186,8 +192,15 @@ class Composer:
         in_flight = each.input_tokens + each.output_tokens / (1 if each.batch else 2)
         return int(free // (per_token * in_flight))
 
+    def _costs(self, each: Scenario) -> UnitCosts:
+        key = (each.dtype, ROUTING_EXPONENT.get(each.family, 1.0))
+        if key not in self._unit_costs:
+            model, precision = CostModel(library=self._library), Precision(dtype=each.dtype)
+            self._unit_costs[key] = UnitCosts(model, precision, routing_exponent=key[1])
+        return self._unit_costs[key]
+
     def _wave(self, each: Scenario, batch: int) -> Array:
-        costs, model, degree = self._costs[each.dtype], each.model, each.tensor_parallel
+        costs, model, degree = self._costs(each), each.model, each.tensor_parallel
         context = np.array([each.input_tokens + each.output_tokens / 2])
         active = np.array([float(batch)])
         decode = costs.decode_head_seconds(each.device, model, degree, active).item()
@@ -226,6 +239,24 @@ class Composer:
         return np.asarray(np.min(times, axis=0))
 
 
+def _expert_parameters(model: Model) -> float:
+    """Parameters of all routed experts."""
+    return float(
+        sum(
+            layer.num_experts * projection.n * projection.k
+            for layer in model.layers
+            for projection in expert_projections(model.hidden_size, layer)
+        )
+    )
+
+
+def _bytes_per_second(each: Scenario, num_devices: int) -> float:
+    """Bandwidth of a device among so many: its links as long as they reach all, else its share of the network."""
+    if num_devices <= DOMAIN_DEVICES.get(each.device.name, NODE_DEVICES):
+        return LINK_BYTES_PER_SECOND.get(each.device.name, 3e11)
+    return NETWORK_BYTES_PER_SECOND.get(each.device.name, 2.5e10)
+
+
 @cache
 def _curves_by_device() -> dict[str, list[LinkCurve]]:
     found: dict[str, list[LinkCurve]] = {}
@@ -248,7 +279,7 @@ def predict_rows(
         Why, empty where it can.
     """
     known = coefficients if coefficients is not None else builtin_coefficients()
-    composer = Composer(library)
+    composer = Composer(library, known)
     values: list[float | None] = []
     reasons = []
     for row in range(len(table)):

@@ -217,6 +217,10 @@ def seconds_measured(scenario: Scenario, value: float) -> float:
 
 
 def scenario_tokens(scenario: Scenario) -> float:
-    """Tokens that a rate counts: trained or generated ones, per GPU where the unit says so."""
+    """Tokens that a rate counts: trained or generated ones, per GPU where the unit says so.
+
+    TensorRT-LLM 0.6.1 heads its A100 column "out tok/s", of which the tables note that rows may be per GPU; from 0.8.0
+    on the page itself says "out tok/s/GPU" above like figures.
+    """
     tokens = max(scenario.batch, 1) * (scenario.output_tokens or scenario.input_tokens)
-    return tokens / scenario.num_devices if scenario.unit.startswith("tok/s/gpu") else float(tokens)
+    return tokens / scenario.num_devices if "/gpu" in scenario.unit or "per GPU" in scenario.unit else float(tokens)

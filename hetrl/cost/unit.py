@@ -48,11 +48,15 @@ class UnitCosts:
         Coefficients.
     precision
         Dtypes of the job.
+    routing_exponent
+        Of ``t`` tokens decoded together ``t ** routing_exponent`` choose their experts independently; 1 unless the
+        sequences are alike.
     """
 
-    def __init__(self, model: CostModel, precision: Precision) -> None:
+    def __init__(self, model: CostModel, precision: Precision, *, routing_exponent: float = 1.0) -> None:
         self.model = model
         self.precision = precision
+        self.routing_exponent = routing_exponent
         self.bytes_per_element = DTYPE_BYTES[precision.dtype]
         self._layer: dict[tuple[str, str, int, int, int, float], float] = {}
         self._head: dict[tuple[str, str, str, int, float], float] = {}
@@ -166,17 +170,27 @@ class UnitCosts:
         return self._stage[key]
 
     def _projections_seconds(
-        self, device: DeviceType, model: Model, layer: Layer, tensor_parallel: int, tokens: NDArray[np.float64]
+        self,
+        device: DeviceType,
+        model: Model,
+        layer: Layer,
+        tensor_parallel: int,
+        tokens: NDArray[np.float64],
+        independent: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """Seconds of all projections and memory-bound operators of a layer for several token counts."""
+        """Seconds of all projections and memory-bound operators of a layer for several token counts.
+
+        As many tokens as ``independent`` says (by default all) choose their experts independently.
+        """
         gemm = self.model.operator(device, "gemm", self.precision.dtype)
         memory = self.model.operator(device, "memory", self.precision.dtype)
         dense = attention_projections(model.hidden_size, layer) + dense_projections(model.hidden_size, layer)
         total = np.zeros(len(tokens))
         m, n, k, weight = _gemm_rows(dense, tokens, tensor_parallel)
         experts = expert_projections(model.hidden_size, layer)
+        independent = tokens if independent is None else independent
         if experts:
-            touched = np.array([max(1.0, touched_experts(layer, float(count))) for count in tokens])
+            touched = np.array([max(1.0, touched_experts(layer, float(count))) for count in independent])
             per_expert = np.maximum(1.0, tokens * layer.experts_per_token / touched)
             expert_rows = _gemm_rows(experts, per_expert, tensor_parallel)
             m, n, k = (np.concatenate(pair) for pair in zip((m, n, k), expert_rows[:3], strict=True))
@@ -207,7 +221,8 @@ class UnitCosts:
         if key not in self._decode:
             layer = self.layer_kinds(model)[0][kind]
             grid = np.array(CONCURRENCY_GRID, dtype=np.float64)
-            projections = self._projections_seconds(device, model, layer, tensor_parallel, grid)
+            independent = grid**self.routing_exponent
+            projections = self._projections_seconds(device, model, layer, tensor_parallel, grid, independent)
             decode = self.model.operator(device, "attention_decode", self.precision.dtype)
             attention = np.stack(
                 [

@@ -62,19 +62,29 @@ def _fit(table: Array, seconds: Array, parent: tuple[float, ...] | None) -> Arra
 
 
 def composed_rows(table: Table, library: OperatorLibrary) -> tuple[list[int], list[Scenario], list[Array], list[float]]:
-    """Rows of an end-to-end table that can be expressed: number, scenario, terms, measured seconds."""
-    composer = Composer(library)
-    numbers, scenarios, terms, seconds = [], [], [], []
-    for number in range(len(table)):
-        row = {name: column[number] for name, column in table.columns.items()}
-        try:
-            scenario = scenario_of(row)
-            terms.append(composer.terms(scenario))
-        except Inexpressible:
-            continue
-        numbers.append(number)
-        scenarios.append(scenario)
-        seconds.append(seconds_measured(scenario, float(row["value"])))
+    """Rows of an end-to-end table that can be expressed: number, scenario, terms, measured seconds.
+
+    RL steps come last: they are made of generation and training as calibrated by all the other rows.
+    """
+    rows = [{name: column[number] for name, column in table.columns.items()} for number in range(len(table))]
+    composer = Composer(library, {})
+    numbers: list[int] = []
+    scenarios: list[Scenario] = []
+    terms: list[Array] = []
+    seconds: list[float] = []
+    for is_rl in (False, True):
+        for number, row in enumerate(rows):
+            if (row["category"] == "rl_step") != is_rl:
+                continue
+            try:
+                scenario = scenario_of(row)
+                terms.append(composer.terms(scenario))
+            except Inexpressible:
+                continue
+            numbers.append(number)
+            scenarios.append(scenario)
+            seconds.append(seconds_measured(scenario, float(row["value"])))
+        composer = Composer(library, fit_coefficients(scenarios, terms, seconds))
     return numbers, scenarios, terms, seconds
 
 

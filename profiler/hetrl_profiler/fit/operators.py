@@ -12,7 +12,7 @@ from hetrl.cost.operators import OperatorModel
 from hetrl.cost.work import DIMENSIONS, Array, features
 from hetrl_profiler.fit.roofline import fit_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples, grouped_folds
-from hetrl_profiler.fit.trees import boosting_of, fit_forest
+from hetrl_profiler.fit.trees import Boosting, boosting_of, fit_forest
 
 NUM_FOLDS = 4
 NUM_BINS = 6
@@ -63,14 +63,14 @@ def fit_operator(
     )
 
 
-def fit_parts(samples: Samples) -> tuple[dict[str, Roofline], Forest | None]:
-    """Roofline per engine, and trees on ``log(seconds / roofline)``."""
+def fit_parts(samples: Samples, boosting: Boosting | None = None) -> tuple[dict[str, Roofline], Forest | None]:
+    """Roofline per engine, and trees on ``log(seconds / roofline)``, by default those of the operator."""
     rooflines = fit_rooflines(samples)
     if len(samples) < MIN_ROWS_FOR_TREES:
         return rooflines, None
     base = roofline_seconds(rooflines, samples)
     rows = features(samples.work, base, samples.engine.astype(float), samples.chip)
-    forest = fit_forest(rows, np.log(samples.seconds / base), boosting_of(samples.operator))
+    forest = fit_forest(rows, np.log(samples.seconds / base), boosting or boosting_of(samples.operator))
     return rooflines, forest
 
 

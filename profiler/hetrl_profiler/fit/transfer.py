@@ -22,14 +22,14 @@ from hetrl.cost.work import Array, features
 from hetrl_profiler.fit.operators import fit_operator, intervals, log_errors, measured_ranges, quantiles
 from hetrl_profiler.fit.roofline import fit_rooflines, joint_rooflines, mean_rooflines, roofline_seconds
 from hetrl_profiler.fit.samples import Samples
-from hetrl_profiler.fit.trees import BOOSTING, Boosting, boosting_of, fit_forest, weighted_sum
+from hetrl_profiler.fit.trees import Boosting, fit_forest, shared_boosting_of, weighted_sum
 
 ROWS_PER_DEVICE = 6000
 SHIFT_PENALTY = 0.15
 """Standard deviation 1 of a log coefficient's shift costs as much as an error of this size in one point."""
 MANY_POINTS = 1500
 """From here on a device stands on its own feet."""
-LENGTH_SCALES = (1.0, 2.0, 4.0)
+LENGTH_SCALES = (0.5, 1.0, 2.0, 4.0)
 LINEAR_WEIGHTS = (0.0, 0.1, 1.0)
 NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 WEIGHT_EXPONENTS = (0.75, 0.6, 0.45, 0.3, 0.15)
@@ -51,7 +51,7 @@ def fit_typical(
     Its intervals come from leaving each device out; without that (``leave_out`` False) they are those of the devices
     themselves, too narrow for a new one.
     """
-    boosting = min(BOOSTING, boosting_of(devices[0].operator))  # what devices share is coarse
+    boosting = shared_boosting_of(devices[0].operator)
     rooflines, forest = _typical_parts(devices, boosting)
     errors, sizes = [], []
     if leave_out and len(devices) > 1:

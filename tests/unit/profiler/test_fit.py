@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,16 @@ import pytest
 
 from hetrl.cost.fitted import Roofline
 from hetrl.cost.links import NETWORK_SPREAD, LinkModel
-from hetrl.cost.model_files import BUILTIN, read_links
+from hetrl.cost.model_files import BUILTIN, read_index, read_links
+from hetrl.cost.operators import TYPICAL, OperatorLibrary
 from hetrl.cost.published import link_figures
 from hetrl.cost.work import POWERS, Chip, work_of
+from hetrl_profiler.fit.library import settings
 from hetrl_profiler.fit.links import LEAST_BEYOND, UNKNOWN_SPREAD, datasheet_spread, fit_curve
 from hetrl_profiler.fit.roofline import fit_roofline, joint_rooflines
 from hetrl_profiler.fit.samples import Samples
 from hetrl_profiler.fit.transfer import EFFECTIVE_POINTS, _shares, _weights
-from hetrl_profiler.fit.trees import SHORT_BOOSTING, fit_forest, weighted_sum
+from hetrl_profiler.fit.trees import SERIES, boosting_of, fit_forest, shared_boosting_of, weighted_sum
 
 CHIP = Chip(flops_per_second=100e12, memory_bytes_per_second=1e12, num_multiprocessors=100, l2_bytes=5e7)
 LABELS = {"link": "l", "implementation": "i", "op": "all_reduce", "world_size": 8, "num_nodes": 1, "gpu": "g"}
@@ -74,7 +77,7 @@ def test_large_points_weigh_more_where_there_are_many() -> None:
 def test_a_weighted_sum_of_forests_is_one_forest() -> None:
     rng = np.random.default_rng(2)
     rows = rng.uniform(size=(500, 3))
-    first, second = (fit_forest(rows, rows[:, column] ** 2, SHORT_BOOSTING) for column in (0, 1))
+    first, second = (fit_forest(rows, rows[:, column] ** 2, SERIES) for column in (0, 1))
     joint = weighted_sum([first, second, first], np.array([0.3, 0.9, 0.0]))
     assert len(joint.roots) == len(first.roots) + len(second.roots)
     expected = 0.3 * first.predict(rows) + 0.9 * second.predict(rows)
@@ -126,3 +129,15 @@ def test_every_host_weighs_the_same_in_a_datasheet_spread() -> None:
     links = [f"b_inter_{number}pn" for number in (1, 2, 4)]
     fast = [fit_curve(sizes, seconds, **(labels | {"link": link, "gpu": "other"})) for link in links]  # type: ignore[arg-type]
     assert datasheet_spread([slow, *fast]) == pytest.approx((0.0, np.log(4)), abs=0.01)
+
+
+def test_the_shipped_models_were_made_with_the_settings_of_this_code() -> None:
+    """If this fails, make the file again: ``python -m hetrl_profiler.fit.library`` (docs/fidelity.md)."""
+    assert read_index(BUILTIN)["facts"]["settings"] == json.loads(json.dumps(settings()))
+    library = OperatorLibrary.builtin()
+    for key in sorted(library.keys()):
+        device, operator, _ = key
+        model = library.fitted(*key)
+        assert model is not None and model.forest is not None
+        boosting = shared_boosting_of(operator) if device == TYPICAL else boosting_of(operator)
+        assert len(model.forest.roots) == boosting.num_trees * len(boosting.losses), (device, operator)
