@@ -29,7 +29,6 @@ from hetrl.search.chains import (
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Assignment, Candidate, Grouping
 from hetrl.search.crew import Alone, Crew
-from hetrl.search.level3_recombine import RECOMBINED_DEVICES
 from hetrl.search.level4_assignment import Starts
 
 ALIGNED_STARTS = 4
@@ -50,8 +49,10 @@ PLACED_DEVICES = 2048
 """So many devices have these together, so that large fleets place fewer; at least two."""
 PLACED_RATIO = 1.04
 """They cost less than this times the best: exact shares have gained at most 3 %."""
+RECOMBINED_DEVICES = 256
+"""So many devices have the finalists together whose groups are combined anew: 4 on paper64, at least one anywhere."""
 RECOMBINED_RATIO = 1.15
-"""Finalists that cost less than this times the best are combined anew in small fleets: a tenth has been gained."""
+"""These cost less than this times the best: a tenth has been gained."""
 RECOMBINED_PLACED_RATIO = 1.01
 """Those that then cost less than this times the best are placed, too."""
 HOPELESS_RATIO = 1.5
@@ -191,18 +192,17 @@ class Halving:
         return [each for each in finished if each is not None]
 
     def recombined(self, finalists: list[Candidate], best: list[Candidate]) -> list[Candidate]:
-        """In small fleets, the finalists that are the best, or nearly so, with other options of their tasks.
+        """Return finalists that are the best, or nearly so, with other options of their tasks.
 
         Parameters
         ----------
         best
             The best candidate that fits, if any does.
         """
-        if self.context.topology.num_devices > RECOMBINED_DEVICES:
-            return []
         lowest = min((each.cost for each in best), default=-math.inf)
         tried = dict.fromkeys([*best, *(each for each in finalists if each.cost < RECOMBINED_RATIO * lowest)])
-        found = self.crew.map(recombine, list(tried), [each.grouping for each in tried], never)
+        chosen = list(tried)[: max(1, RECOMBINED_DEVICES // self.context.topology.num_devices)]
+        found = self.crew.map(recombine, chosen, [each.grouping for each in chosen], never)
         better = [each for each in found if each is not None and each.recombined]
         lowest = min([lowest, *(each.cost for each in better)])
         return [each for each in better if each.cost < RECOMBINED_PLACED_RATIO * lowest]

@@ -1,4 +1,4 @@
-"""Level 3 once more, for the best groupings of small fleets: all options that can still win, and the step as objective.
+"""Level 3 once more, for the finalists: all options that can still win, and the step as objective.
 
 The `Combiner` chooses among the few fastest options of a task, because it is asked for thousands of groups. What fits a
 tight memory best is often not among them: a scorer that leaves one device type alone, or a training task on the host.
@@ -20,8 +20,6 @@ from hetrl_kernels.groups import Choice
 from hetrl_kernels.options import Option
 from hetrl_kernels.recombine import recombine
 
-RECOMBINED_DEVICES = 32
-"""In larger fleets groups stay as the search combined them: fronts are long, and gaps small."""
 SLACKS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.12, 0.20)
 """Steps are asked for that exceed what the tasks take at least by these, one after the other: short fronts first."""
 MAX_VISITS = 100_000

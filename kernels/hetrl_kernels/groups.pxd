@@ -48,6 +48,7 @@ cdef class Steps:
     cdef void edges(self, Activities* activities) noexcept
     cdef double exact(self, tuple grouping, tuple assignment)
     cpdef double objective(self, list choices)
+    cdef double objective_of(self, list choices)
     cdef double shortage(self, tuple tasks, bytes counts)
     cdef bint hosts_fit(self, list choices)
     cdef double dollars_per_second(self, list choices)

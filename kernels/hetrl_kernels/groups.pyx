@@ -247,10 +247,17 @@ cdef class Steps:
             if choice is None:
                 lacking += self.shortage(tasks, counts)
             choices.append(choice)
-        return 1e12 * lacking if lacking > 0 else self.objective(choices)
+        return 1e12 * lacking if lacking > 0 else self.objective_of(choices)
 
     cpdef double objective(self, list choices):
         """Objective of an assignment with these options; at least 1e12 if they do not fit or are too dear."""
+        cdef double result
+        self.transfers.clear()  # kept by identity, and these options may not last
+        result = self.objective_of(choices)
+        self.transfers.clear()
+        return result
+
+    cdef double objective_of(self, list choices):
         cdef double seconds, dollars
         if not self.hosts_fit(choices):
             return 2e12

@@ -129,5 +129,5 @@ def test_search_reaches_the_proven_optimum(name: str, monkeypatch: pytest.Monkey
     optimum = solve_exact(job, costs, mip=None, warm_start=found.plan)
     assert optimum.status == "optimal" and optimum.objective is not None
     assert found.estimate.step_seconds <= optimum.objective * (1 + 1e-9)
-    monkeypatch.setattr(halving, "RECOMBINED_DEVICES", 0)
+    monkeypatch.setattr(halving, "RECOMBINED_PLACED_RATIO", 0.0)
     assert solve(job, costs).estimate.step_seconds > 1.005 * optimum.objective
