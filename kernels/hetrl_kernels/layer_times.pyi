@@ -14,3 +14,6 @@ def replica_seconds(
     layers: Sequence[int],
     prompts: int,
 ) -> float: ...
+def pipeline_seconds(
+    forward: Sequence[float], backward: Sequence[float], send: Sequence[float], num_micro_batches: int
+) -> float: ...

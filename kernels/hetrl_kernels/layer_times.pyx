@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Seconds of one training or scoring replica with any layers and share, for exact inner steps written in Python."""
 
-from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
+from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables, one_f_one_b
 from hetrl_kernels.timing cimport Replica, TrainTime, score_replica, train_replica
 
 
@@ -41,3 +41,26 @@ def replica_seconds(
         time = train_replica(t, task, degree_index, degree, shape, micro_batch, recompute, &replica, prompts, False)
         return time.old_log_probs + t.num_updates * time.pipeline
     return score_replica(t, task, degree_index, degree, shape, micro_batch, &replica, prompts)
+
+
+def pipeline_seconds(forward, backward, send, int num_micro_batches):
+    """Seconds of a 1F1B schedule, as `hetrl.cost.pipeline.one_f_one_b_seconds`.
+
+    Parameters
+    ----------
+    forward, backward
+        Seconds of one micro-batch on each of at most 64 stages.
+    send
+        Seconds between neighbours.
+    num_micro_batches
+        At least 1.
+    """
+    cdef double[MAX_STAGES] ahead, behind, between
+    cdef int j, stages = len(forward)
+    if not 0 < stages <= MAX_STAGES or len(backward) != stages or len(send) != stages - 1:
+        raise ValueError(f"{stages} stages with {len(backward)} backward passes and {len(send)} sends")
+    for j in range(stages):
+        ahead[j], behind[j] = forward[j], backward[j]
+        if j + 1 < stages:
+            between[j] = send[j]
+    return one_f_one_b(stages, ahead, behind, between, num_micro_batches)

@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The lowered job as C sees it, and the amounts and times that follow from it directly: stages and pipelines."""
 
-from libc.math cimport sqrt
+from libc.math cimport fabs, sqrt
 from libc.stdlib cimport free, malloc
 
 cdef double SAME_SHIFT = 2.0 ** -49
@@ -149,22 +149,31 @@ cdef class Tables:
         return total
 
 
+cdef inline bint shifted(int number, const double* now, const double* before, double shift, double tolerance) noexcept nogil:
+    """Whether all values have moved by the same amount."""
+    cdef int j
+    for j in range(number - 1, -1, -1):
+        if fabs(now[j] - before[j] - shift) > tolerance:
+            return False
+    return True
+
+
 cdef double one_f_one_b(int num_stages, const double* forward, const double* backward, const double* send, int m) noexcept nogil:
     """1F1B recurrence in rounds: in round i stage j runs the backward of micro-batch i - (P - j), then the forward of i.
 
     Going up the stages, a stage reads the next stage's backward of the round before, and the previous stage's forward
     of this round, so one value of each per stage is kept. In rounds P to m - 1 every stage does both. A round of maxima and
-    sums does not move two states farther apart, so once a round has shifted all values by the same amount, to the last bits,
-    the rounds left of these shift them by as much, and are not worked out one by one.
+    sums does not move two states farther apart, so once a few rounds have shifted all values by the same amount, to the last
+    bits, as many rounds more shift them by as much again, and are not worked out one by one. They are a single round where
+    one stage decides, and up to P where the way there and back does, for which only so many micro-batches are under way.
     """
     cdef double free_at[MAX_STAGES]
     cdef double backward_done[MAX_STAGES + 1]
     cdef double free_before[MAX_STAGES]
     cdef double backward_before[MAX_STAGES]
     cdef double sent[MAX_STAGES]  # 0 after the last stage
-    cdef double now, arrival, shift, least, most, end = 0.0
-    cdef int i = 0, j, p = num_stages
-    cdef bint compare
+    cdef double now, arrival, shift, tolerance, end = 0.0
+    cdef int i = 0, j, p = num_stages, before = -1, turns  # before: the round whose values are kept
     if p == 1:
         return m * (forward[0] + backward[0])
     for j in range(p):
@@ -172,11 +181,6 @@ cdef double one_f_one_b(int num_stages, const double* forward, const double* bac
         sent[j] = send[j] if j < p - 1 else 0.0
     backward_done[p] = 0.0
     while i < m:
-        compare = i >= p and i + 2 < m and (i - p) % 4 == 1  # this round with the next
-        if compare:
-            for j in range(p):
-                free_before[j] = free_at[j]
-                backward_before[j] = backward_done[j]
         arrival = 0.0
         for j in range(p - i):  # stages without a backward as yet
             now = fmax(free_at[j], arrival) + forward[j]
@@ -188,18 +192,20 @@ cdef double one_f_one_b(int num_stages, const double* forward, const double* bac
             now = fmax(now, arrival) + forward[j]
             free_at[j] = now
             arrival = now + sent[j]
-        if compare:
-            least = most = free_at[0] - free_before[0]
-            for j in range(p):
-                shift = free_at[j] - free_before[j]
-                least, most = fmin(least, shift), fmax(most, shift)
-                shift = backward_done[j] - backward_before[j]
-                least, most = fmin(least, shift), fmax(most, shift)
-            if most - least <= SAME_SHIFT * free_at[0]:
+        if i >= p:
+            turns = (m - 1 - i) // (i - before) if before >= 0 else 0
+            if turns > 0:
+                shift, tolerance = free_at[0] - free_before[0], SAME_SHIFT * free_at[0]
+                if shifted(p, free_at, free_before, shift, tolerance) and shifted(p, backward_done, backward_before, shift, tolerance):
+                    for j in range(p):
+                        free_at[j] += turns * shift
+                        backward_done[j] += turns * shift
+                    i += turns * (i - before)
+                    before = m  # what is left is less than once more
+            if i - before >= p or before < 0:
                 for j in range(p):
-                    free_at[j] += (m - 1 - i) * most
-                    backward_done[j] += (m - 1 - i) * most
-                i = m - 1
+                    free_before[j], backward_before[j] = free_at[j], backward_done[j]
+                before = i
         i += 1
     for i in range(m, m + p):  # backwards of the stages that have one left
         for j in range(p - i if i < p else 0, m + p - i if i > m else p):

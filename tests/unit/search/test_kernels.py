@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 
 import pytest
 
 from benchmarks.random_plans import option_error, random_assignments, random_options, step_error
 from hetrl.cost.model import CostModel
+from hetrl.cost.pipeline import one_f_one_b_seconds
 from hetrl.cost.residency import trains_eagerly
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.context import SearchContext
 from hetrl.spec.load import load_job
 from hetrl.spec.presets import benchmark_instance
+from hetrl_kernels.layer_times import pipeline_seconds
 
 INSTANCES = ("guide20", "guideB/Llama-3-8B/PPO", "guideC/Qwen2.5-72B/DPO", "paper64_wan/GRPO")
 
@@ -104,3 +107,18 @@ def test_experts_windows_and_latent_caches_agree(model: str) -> None:
     context = context_of("paper64_lan/GRPO", workflow=workflow)
     for option in islice(random_options(context, seed=1), 60):
         assert option_error(context, option) <= 1e-12
+
+
+@pytest.mark.parametrize("slowest_send", [0.0, 0.1, 2.0, 30.0])
+def test_long_pipelines_take_what_the_recurrence_says(slowest_send: float) -> None:
+    """Rounds of the steady state are left out: those of one stage that decides, and those of a way there and back."""
+    rng = random.Random(slowest_send)
+    for _ in range(60):
+        stages = rng.randint(2, 16)
+        kinds = [rng.uniform(0.5, 1.5) for _ in range(rng.choice([1, 2, stages]))]
+        forward = [rng.choice(kinds) for _ in range(stages)]
+        backward = [each * rng.choice([2.0, 3.0]) for each in forward]
+        send = [rng.choice([0.0, slowest_send, rng.uniform(0.0, slowest_send)]) for _ in range(stages - 1)]
+        m = rng.choice([1, rng.randint(2, 40), rng.randint(100, 500)])
+        expected = one_f_one_b_seconds(forward, backward, send, m)
+        assert pipeline_seconds(forward, backward, send, m) == pytest.approx(expected, rel=1e-12)
