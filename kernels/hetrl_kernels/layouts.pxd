@@ -39,7 +39,7 @@ cdef class Layout:
     """Replicas as stages of (node, layers); all stages have the same tensor degree."""
 
     cdef readonly int degree, degree_index, num_replicas, num_slots, max_stages, num_classes
-    cdef int* first  # [R + 1] first slot of a replica
+    cdef int* first  # [R + 1] first slot of a replica; the following arrays are in the same block
     cdef int* node  # [slots]
     cdef int* layers  # [slots]
     cdef int* class_of  # [R]
@@ -54,7 +54,6 @@ cdef class Layout:
 
 
 cdef enum:
-    MAX_SPLITS = 64
     MAX_TYPES = 64
 
 cdef double[4] SPLIT_BYTES  # bytes per parameter that a stage's memory must hold
@@ -62,15 +61,12 @@ cdef double[4] SPLIT_BYTES  # bytes per parameter that a stage's memory must hol
 
 cdef class Splitter:
     cdef Tables t
-    cdef int task, degree_index, degree, num_known
+    cdef int task, degree_index, degree
     cdef double[MAX_TYPES] per_layer, head  # seconds of a layer, and of the last stage's head, by device type
     cdef int[MAX_TYPES] caps  # most layers of a stage
-    cdef unsigned long long[MAX_SPLITS][MAX_STAGES] kinds  # sets of device types
-    cdef int[MAX_SPLITS][MAX_STAGES] splits
-    cdef int[MAX_SPLITS] sizes
-    cdef bint[MAX_SPLITS] valid
+    cdef dict known  # sets of device types, one a stage -> layers of the stages, nothing if there is no split
 
-    cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil
+    cdef bint split(self, int num_stages, const unsigned long long* kinds, int* layers) except? -1
     cdef bint caps_hold(self, Layout layout) noexcept nogil
 
 
@@ -78,6 +74,7 @@ cdef Splitter known_splitter(Tables t, dict known, int task, int degree_index, i
 cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes)
 cdef bint same_layers(Layout a, Layout b) noexcept
 cdef Layout build(
-    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=*)
+    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=*,
+    const int* shared=*)
 cdef list layouts(Tables t, dict splitters, int task, Devices devices, bint pipelines, bint tensors)
 cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list replicas)

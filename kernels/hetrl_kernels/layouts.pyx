@@ -8,8 +8,8 @@ own speed class; training replicas share one split of layers, engines and scorer
 import cython
 
 from libc.math cimport INFINITY, floor
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
 
 from hetrl_kernels.tables cimport fmax, fmin
 from hetrl_kernels.tables cimport MAX_STAGES, TRAIN, Tables
@@ -59,12 +59,7 @@ cdef class Devices:
 @cython.no_gc
 cdef class Layout:
     def __dealloc__(self):
-        free(self.first)
-        free(self.node)
-        free(self.layers)
-        free(self.class_of)
-        free(self.representative)
-        free(self.class_size)
+        free(self.first)  # and all that follows it
         free(self.rings)
         free(self.steppers)
 
@@ -103,42 +98,47 @@ cdef bint split_layers(
 cdef class Splitter:
     """Layer splits of pipelines by the device types of their stages, each worked out once."""
 
-    cdef int split(self, int num_stages, const int* nodes, const int* pipelines, int num_pipelines) noexcept nogil:
-        """Number of the split of these pipelines' worst stages; -1 if there is none."""
-        cdef unsigned long long[MAX_STAGES] kinds
+    cdef bint split(self, int num_stages, const unsigned long long* kinds, int* layers) except? -1:
+        """Layers of stages on devices of these types, a set for each, whose worst ones decide; False if there is no split."""
         cdef double[MAX_STAGES] per_layer, fixed
         cdef int[MAX_STAGES] caps
-        cdef int i, j, number, kind, layers = self.t.model_layers[self.t.task_model[self.task]]
-        for j in range(num_stages):
-            kinds[j] = 0
-            for i in range(num_pipelines):
-                kinds[j] |= <unsigned long long>1 << self.t.node_type[nodes[pipelines[i] + j]]
-        for number in range(min(self.num_known, MAX_SPLITS)):
-            if self.sizes[number] == num_stages and memcmp(kinds, self.kinds[number], num_stages * sizeof(kinds[0])) == 0:
-                return number if self.valid[number] else -1
+        cdef int j, kind, all_layers = self.t.model_layers[self.t.task_model[self.task]]
+        cdef bytes found
+        key = (<char*>kinds)[: num_stages * sizeof(kinds[0])]
+        found = self.known.get(key)
+        if found is not None:
+            memcpy(layers, <char*>found, len(found))
+            return len(found) > 0
         for j in range(num_stages):
             per_layer[j] = fixed[j] = 0.0
-            caps[j] = layers
+            caps[j] = all_layers
             for kind in range(self.t.num_types):
                 if kinds[j] >> kind & 1:
                     per_layer[j] = fmax(per_layer[j], self.per_layer[kind])
                     caps[j] = min(caps[j], self.caps[kind])
                     if j == num_stages - 1:
                         fixed[j] = fmax(fixed[j], self.head[kind])
-        number = self.num_known % MAX_SPLITS
-        self.num_known += 1
-        self.sizes[number] = num_stages
-        memcpy(self.kinds[number], kinds, num_stages * sizeof(kinds[0]))
-        self.valid[number] = split_layers(num_stages, per_layer, fixed, caps, layers, self.splits[number])
-        return number if self.valid[number] else -1
+        if split_layers(num_stages, per_layer, fixed, caps, all_layers, layers):
+            self.known[key] = (<char*>layers)[: num_stages * sizeof(int)]
+            return True
+        self.known[key] = b""
+        return False
 
     cdef bint caps_hold(self, Layout layout) noexcept nogil:
         """Whether no stage of a layout has more layers than this splitter's memory caps admit."""
-        cdef int slot
-        for slot in range(layout.num_slots):
-            if self.caps[self.t.node_type[layout.node[slot]]] < layout.layers[slot]:
-                return False
+        cdef int c, slot
+        for c in range(layout.num_classes):
+            for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
+                if self.caps[self.t.node_type[layout.node[slot]]] < layout.layers[slot]:
+                    return False
         return True
+
+
+cdef void add_kinds(Tables t, int num_stages, const int* nodes, unsigned long long* kinds) noexcept nogil:
+    """Add the device types of a pipeline to the sets of its stages."""
+    cdef int j
+    for j in range(num_stages):
+        kinds[j] |= <unsigned long long>1 << t.node_type[nodes[j]]
 
 
 cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_bytes):
@@ -149,6 +149,7 @@ cdef Splitter new_splitter(Tables t, int task, int degree_index, double state_by
     cdef int others = layers - 1 if layers > 1 else 1
     cdef double each, fits
     splitter.t, splitter.task, splitter.degree_index, splitter.degree = t, task, degree_index, degree
+    splitter.known = {}
     if t.num_types > MAX_TYPES:
         raise ValueError(f"the kernels are built for at most {MAX_TYPES} device types")
     for kind in range(t.num_types):
@@ -179,6 +180,8 @@ cdef bint same_layers(Layout a, Layout b) noexcept:
 cdef bint alike(Tables t, Devices devices, const int* a, const int* b, int num_stages) noexcept nogil:
     """Whether two pipelines stand on nodes of the same cells behind links of the same kinds."""
     cdef int j
+    if memcmp(a, b, num_stages * sizeof(int)) == 0:
+        return True
     for j in range(num_stages):
         if devices.cell[a[j]] != devices.cell[b[j]] or (j > 0 and t.link_kind[a[j - 1], a[j]] != t.link_kind[b[j - 1], b[j]]):
             return False
@@ -186,36 +189,33 @@ cdef bint alike(Tables t, Devices devices, const int* a, const int* b, int num_s
 
 
 cdef Layout build(
-    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=NULL):
-    """A layout with classes of equal replicas; its layers are split here unless given. None if no split fits."""
+    Tables t, Splitter splitter, Devices devices, int num_replicas, const int* first, const int* nodes, const int* layers=NULL,
+    const int* shared=NULL):
+    """A layout with classes of equal replicas. None if no split fits.
+
+    Its layers are split here, unless those of all slots are given or those of the stages, shared by all replicas.
+    """
     cdef Layout layout = Layout.__new__(Layout)
     cdef int num_slots = first[num_replicas]
-    cdef int i, j, c, stages, other, number, shared = -1
-    cdef bint train = t.task_kind[splitter.task] == TRAIN, mixed = False
+    cdef int i, c, stages, other
+    cdef unsigned long long[MAX_STAGES] kinds
     layout.degree = splitter.degree
     layout.degree_index = splitter.degree_index
     layout.num_replicas = num_replicas
     layout.num_slots = num_slots
     layout.devices = devices
-    layout.first = <int*>malloc((num_replicas + 1) * sizeof(int))
-    layout.node = <int*>malloc(num_slots * sizeof(int))
-    layout.layers = <int*>malloc(num_slots * sizeof(int))
-    layout.class_of = <int*>malloc(num_replicas * sizeof(int))
-    layout.representative = <int*>malloc(num_replicas * sizeof(int))
-    layout.class_size = <int*>calloc(num_replicas, sizeof(int))
+    layout.first = <int*>malloc((4 * num_replicas + 1 + 2 * num_slots) * sizeof(int))
+    layout.node = layout.first + num_replicas + 1
+    layout.layers = layout.node + num_slots
+    layout.class_of = layout.layers + num_slots
+    layout.representative = layout.class_of + num_replicas
+    layout.class_size = layout.representative + num_replicas
     memcpy(layout.first, first, (num_replicas + 1) * sizeof(int))
     memcpy(layout.node, nodes, num_slots * sizeof(int))
     for i in range(num_replicas):
         stages = first[i + 1] - first[i]
         if stages > layout.max_stages:
             layout.max_stages = stages
-        if train:
-            for j in range(stages):
-                mixed = mixed or t.node_type[nodes[first[i] + j]] != t.node_type[nodes[j]]
-    if train and mixed and layers == NULL:
-        shared = splitter.split(layout.max_stages, nodes, first, num_replicas)
-        if shared < 0:
-            return None
     for i in range(num_replicas):
         stages = first[i + 1] - first[i]
         if (
@@ -228,11 +228,13 @@ cdef Layout build(
             continue
         if layers != NULL:
             memcpy(layout.layers + first[i], layers + first[i], stages * sizeof(int))
+        elif shared != NULL:
+            memcpy(layout.layers + first[i], shared, stages * sizeof(int))
         else:
-            number = shared if shared >= 0 else splitter.split(stages, nodes, first + i, 1)
-            if number < 0:
+            memset(kinds, 0, sizeof(kinds))
+            add_kinds(t, stages, nodes + first[i], kinds)
+            if not splitter.split(stages, kinds, layout.layers + first[i]):
                 return None
-            memcpy(layout.layers + first[i], splitter.splits[number], stages * sizeof(int))
         for c in range(layout.num_classes):
             other = first[layout.representative[c]]
             if (
@@ -244,6 +246,7 @@ cdef Layout build(
         else:
             c = layout.num_classes
             layout.representative[c] = i
+            layout.class_size[c] = 0
             layout.num_classes += 1
         layout.class_of[i] = c
         layout.class_size[c] += 1
@@ -343,12 +346,12 @@ cdef list vendor_runs(Tables t, int* groups, int num_groups, bint train):
     cdef int i, start
     if not train:
         return [(0, num_groups)]
-    keyed = []
-    for i in range(num_groups):
-        keyed.append((t.type_vendor[t.node_type[groups[i]]], i, groups[i]))
-    keyed.sort()
-    for i in range(num_groups):
-        groups[i] = keyed[i][2]
+    for i in range(1, num_groups):
+        if t.type_vendor[t.node_type[groups[i]]] < t.type_vendor[t.node_type[groups[i - 1]]]:
+            keyed = sorted([(t.type_vendor[t.node_type[groups[i]]], i, groups[i]) for i in range(num_groups)])
+            for i in range(num_groups):
+                groups[i] = keyed[i][2]
+            break
     runs = []
     start = 0
     for i in range(1, num_groups + 1):
@@ -380,7 +383,9 @@ cdef void chain(
     Tables t, list splitters, Devices devices, const int* groups, int num_groups, int num_stages, int* nodes, int* first,
     list found, bint train):
     """Neighbours chained, and one stage per speed class."""
-    cdef int i, j, way, num_replicas = num_groups // num_stages
+    cdef int i, j, way, made, num_replicas = num_groups // num_stages
+    cdef int[4][MAX_STAGES] splits  # of training replicas, which share one
+    cdef unsigned long long[MAX_STAGES] kinds
     cdef bint differs
     cdef Layout layout
     if num_replicas > t.num_prompts:
@@ -395,20 +400,35 @@ cdef void chain(
         first[num_replicas] = num_replicas * num_stages
         if not differs:
             continue
-        if t.num_types > 1:
+        if t.num_types > 1 and not train:  # training groups are of one vendor anyway
             differs = True
             for i in range(num_replicas):
                 differs = differs and one_vendor(t, nodes + first[i], num_stages)
             if not differs:
                 continue
-        mine = []
+        if not train:
+            layout = build(t, <Splitter>splitters[0], devices, num_replicas, first, nodes)
+            if layout is not None:
+                found.append(layout)
+            continue
+        memset(kinds, 0, sizeof(kinds))
+        for i in range(num_replicas):
+            add_kinds(t, num_stages, nodes + first[i], kinds)
+        made = 0
         for splitter in splitters:
-            if mine and (<Splitter>splitter).caps_hold(mine[0]):
+            if made and (<Splitter>splitter).caps_hold(layout):
                 continue  # the fastest split fits these caps: it would come out again
-            layout = build(t, splitter, devices, num_replicas, first, nodes)
-            if layout is not None and not any([same_layers(layout, other) for other in mine]):
-                mine.append(layout)
-        found.extend(mine)
+            if not (<Splitter>splitter).split(num_stages, kinds, splits[made]):
+                continue
+            for i in range(made):
+                if memcmp(splits[i], splits[made], num_stages * sizeof(int)) == 0:
+                    break
+            else:
+                each = build(t, <Splitter>splitter, devices, num_replicas, first, nodes, NULL, splits[made])
+                found.append(each)
+                if made == 0:
+                    layout = each
+                made += 1
 
 
 cdef void per_type(

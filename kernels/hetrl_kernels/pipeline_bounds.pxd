@@ -9,6 +9,9 @@ cdef struct DistinctStage:  # equal stages of a layout's replicas: on nodes of o
     int node  # one of theirs
     int first
     int layers
+    const double* layer_seconds  # [micro-batches, kinds of layers]
+    const double* head_seconds  # [micro-batches]; NULL unless the head is here
+    const double* all_reduce  # what a tensor group's takes whatever its bytes, by their root, and by them
     double seconds  # of a full micro-batch's forward pass
     double reduces
     double busy  # forward and backward
@@ -23,6 +26,7 @@ cdef class PipelineBounds:
     cdef int* members  # [classes, max_stages] which of them a class's replicas have
 
     cdef void start(self, int task, Layout layout)
+    cdef void point(self, DistinctStage* each) noexcept
     cdef void at(self, int shape, int micro_batch) noexcept
     cdef double bound(self, int micro_batch, bint recompute, int* num_micro_batches) noexcept
     cdef double bound_of_equals(self, int micro_batch, bint recompute, double average, int* num_micro_batches) noexcept

@@ -4,12 +4,12 @@
 Replicas of many classes are made of few kinds of stages, whose times are worked out once for every micro-batch.
 """
 
-from libc.math cimport ceil
+from libc.math cimport ceil, sqrt
 from libc.stdlib cimport free, realloc
 
-from hetrl_kernels.tables cimport MAX_STAGES, fmax
+from hetrl_kernels.tables cimport ALL_REDUCE, MAX_STAGES, fmax
 from hetrl_kernels.timing cimport (
-    StageTime, TrainTime, boundary_seconds, stage_all_reduces, stage_time, train_fluid, train_pipeline,
+    StageTime, TrainTime, boundary_seconds, stage_time, train_fluid, train_pipeline,
 )
 
 import cython
@@ -53,21 +53,36 @@ cdef class PipelineBounds:
                     i = self.num_distinct
                     self.distinct[i].stage, self.distinct[i].node = j, node
                     self.distinct[i].first, self.distinct[i].layers = first, layout.layers[slot]
+                    self.point(&self.distinct[i])
                     self.num_distinct += 1
                 self.members[c * layout.max_stages + j] = i
             first += layout.layers[j]
 
-    cdef void at(self, int shape, int micro_batch) noexcept:
-        """Work out full micro-batches of this size."""
+    cdef void point(self, DistinctStage* each) noexcept:
+        """Where a stage's seconds stand in the tables."""
         cdef Tables t = self.t
-        cdef Layout layout = self.layout
-        cdef int i, model = t.task_model[self.task]
-        cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
+        cdef int model = t.task_model[self.task], kind = t.node_type[each.node], degree = self.layout.degree_index
+        each.layer_seconds = &t.layer_seconds[model, kind, degree, 0, 0]
+        each.head_seconds = &t.head_seconds[model, kind, degree, 0] if each.first + each.layers == t.model_layers[model] else NULL
+        each.all_reduce = &t.node_collective[each.node, ALL_REDUCE, self.layout.degree, 0]
+
+    cdef void at(self, int shape, int micro_batch) noexcept:
+        """Work out full micro-batches of this size, as `Tables.stage_seconds` and `Tables.inside` do."""
+        cdef Tables t = self.t
+        cdef int i, k, count, model = t.task_model[self.task], kinds = t.layer_seconds.shape[4]
+        cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model], root = sqrt(hidden)
         cdef DistinctStage* each
         for i in range(self.num_distinct):
             each = self.distinct + i
-            each.seconds = t.stage_seconds(model, t.node_type[each.node], layout.degree_index, shape, each.first, each.layers)
-            each.reduces = stage_all_reduces(t, hidden, layout.degree, each.node, each.layers)
+            each.seconds = each.reduces = 0.0
+            for k in range(t.model_kinds[model]):
+                count = t.kinds_before[model, k, each.first + each.layers] - t.kinds_before[model, k, each.first]
+                if count:
+                    each.seconds += count * each.layer_seconds[shape * kinds + k]
+            if each.head_seconds != NULL:
+                each.seconds += each.head_seconds[shape]
+            if self.layout.degree > 1:
+                each.reduces = 2 * each.layers * (each.all_reduce[0] + each.all_reduce[1] * root + each.all_reduce[2] * hidden)
 
     cdef double bound(self, int micro_batch, bint recompute, int* num_micro_batches) noexcept:
         """Seconds of all updates' pipelines and the old log-probabilities, and the fewest micro-batches of the busiest replica."""

@@ -2,7 +2,7 @@
 """What the replicas of a training task share per update: gradient rings and the optimizer step."""
 
 from libc.math cimport INFINITY
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 
 from hetrl_kernels.layouts cimport Stepper
 from hetrl_kernels.memory cimport FSDP, NO_SHARDING, ZERO1
@@ -28,29 +28,40 @@ cdef void stage_rings(Tables t, Layout layout):
     layout.steppers = <Stepper*>malloc(layout.num_slots * sizeof(Stepper))
     cdef int n = t.num_nodes, words = (n + 63) // 64, stages = layout.max_stages
     cdef int j, slot, word, node
-    cdef unsigned long long left
-    cdef unsigned long long* present = <unsigned long long*>calloc(stages * words, sizeof(unsigned long long))  # nodes of a stage
-    cdef int* members = <int*>calloc((stages + 2) * n, sizeof(int))  # of a stage on a node
-    cdef int* leaving = members + stages * n
-    cdef int* ranks = leaving + n
-    j = 0
-    for slot in range(layout.num_slots):
-        node = layout.node[slot]
-        members[j * n + node] += 1
-        ranks[node] += layout.degree
-        present[j * words + (node >> 6)] |= <unsigned long long>1 << (node & 63)
-        j = j + 1 if j + 1 < stages else 0
+    cdef unsigned long long left, bit
+    cdef unsigned long long* present = <unsigned long long*>calloc(stages * words + n, sizeof(unsigned long long))  # nodes of a stage
+    cdef int* leaving = <int*>(present + stages * words)  # [N]
+    cdef int* ranks = leaving + n  # [N]
+    cdef int* members = <int*>malloc(stages * n * sizeof(int))  # of a stage on a node, where it is present
+    cdef unsigned long long* here
+    cdef int* on_node
+    cdef bint alone
     for j in range(stages):
-        if one_bit(present + j * words, words):
-            continue
+        here, on_node = present + j * words, members + j * n
+        slot = j
+        while slot < layout.num_slots:
+            node = layout.node[slot]
+            bit = <unsigned long long>1 << (node & 63)
+            if here[node >> 6] & bit:
+                on_node[node] += 1
+            else:
+                here[node >> 6] |= bit
+                on_node[node] = 1
+            slot += stages
+    for j in range(stages):
+        alone = one_bit(present + j * words, words)
         for word in range(words):
             left = present[j * words + word]
             while left:
-                leaving[64 * word + lowest_bit(left)] += layout.degree
+                node = 64 * word + lowest_bit(left)
                 left &= left - 1
+                ranks[node] += members[j * n + node] * layout.degree
+                if not alone:
+                    leaving[node] += layout.degree
     for j in range(stages):
         ring_of_stage(t, present + j * words, words, members + j * n, leaving, layout.degree, &layout.rings[j])
         add_steppers(t, layout, j, present + j * words, words, ranks)
+    layout.steppers = <Stepper*>realloc(layout.steppers, layout.num_steppers * sizeof(Stepper))  # layouts may live long
     free(present)
     free(members)
 

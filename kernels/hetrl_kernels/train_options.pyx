@@ -14,6 +14,7 @@ from hetrl_kernels.memory cimport (
 )
 from hetrl_kernels.options cimport (
     ALLOW_FSDP, ALLOW_OPTIMIZER_HOST, ALLOW_RECOMPUTE, ALLOW_WEIGHTS_HOST, ALLOW_ZERO1, add_rank, new_option,
+    spread_to_replicas,
 )
 from hetrl_kernels.replica_times cimport ReplicaTimes
 from hetrl_kernels.rings cimport optimizer_seconds, stage_rings, update_seconds
@@ -357,7 +358,7 @@ cdef class TrainOptions(TaskOptions):
         cdef Tables t = self.t
         cdef Layout layout = option.layout
         cdef double* host = <double*>malloc(layout.num_slots * sizeof(double))
-        cdef int stages = layout.max_stages, model = t.task_model[option.task], j, slot, node, kind, first = 0
+        cdef int stages = layout.max_stages, model = t.task_model[option.task], j, c, slot, node, first = 0
         cdef double moved = 0.0, activations, gathered
         cdef bint spans = layout.num_slots * layout.degree > 1
         cdef State state
@@ -369,16 +370,15 @@ cdef class TrainOptions(TaskOptions):
                 option.recompute,
             )
             gathered = gathered_bytes(t, model, layout.degree, first, layout.layers[j]) if option.sharding == FSDP else 0.0
-            kind = -1
-            for slot in range(j, layout.num_slots, stages):
+            for c in range(layout.num_classes):
+                slot = layout.first[layout.representative[c]] + j
                 node = layout.node[slot]
-                if t.node_type[node] != kind:
-                    kind = t.node_type[node]
-                    rank = train_rank(t, kind, &state, activations, gathered, option.weights, option.optimizer, spans)
+                rank = train_rank(t, t.node_type[node], &state, activations, gathered, option.weights, option.optimizer, spans)
                 add_rank(option, layout.devices.cell[node], &rank)
                 host[slot] = rank.host
                 moved = fmax(moved, rank.moved / t.node_host_link[node])
             first += layout.layers[j]
+        spread_to_replicas(layout, host)
         self.add_host(option, host)
         free(host)
         return moved
