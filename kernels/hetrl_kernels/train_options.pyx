@@ -79,7 +79,7 @@ cdef class TrainOptions(TaskOptions):
         cdef Option option
         cdef Candidate* marks = NULL  # of the front's options, with their seconds as bounds
         cdef double leanest_active = INFINITY, leanest_idle = INFINITY, last = INFINITY  # seconds of the last that the front holds
-        cdef int i, num_marks = 0, overflow = 0
+        cdef int i, num_marks = 0, overflow = 0, beaten = 0
         number = self.below(candidates, number, self.slow_limit(fastest))
         qsort(candidates, number, sizeof(Candidate), compare_candidates)
         for i in range(number):
@@ -90,9 +90,11 @@ cdef class TrainOptions(TaskOptions):
                 overflow += 1
                 continue
             if dominated(&candidates[i], candidates[i].bound, marks, num_marks):
+                beaten += 1
                 continue
             option = self.train_option(task, found[candidates[i].layout], &candidates[i])
             if dominated(&candidates[i], option.seconds, marks, num_marks):
+                beaten += 1
                 continue
             fastest = fmin(fastest, option.seconds)
             if num_marks % 64 == 0:
@@ -109,6 +111,7 @@ cdef class TrainOptions(TaskOptions):
         free(candidates)
         free(marks)
         self.cut("FRONT_OVERFLOW", overflow)
+        self.cut("DOMINATED", beaten)
         front.sort(key=attrgetter("seconds"))
         return tuple(front)
 
@@ -141,7 +144,7 @@ cdef class TrainOptions(TaskOptions):
         cdef double[MAX_STAGES] activations
         cdef bint fits
         cdef Candidate* new
-        cdef long long cut_memory = 0, cut_slow = 0
+        cdef long long cut_memory = 0, cut_slow = 0, cut_bounded = 0
         if not self.stage_memory(task, layout, memory, variants):
             self.cut("DEVICE_MEMORY")
             return fastest
@@ -224,12 +227,15 @@ cdef class TrainOptions(TaskOptions):
                             if bound < fastest:
                                 fastest = bound
                                 slow = self.slow_limit(fastest)
+                        else:
+                            cut_bounded += 1
                         if variants[sharding].idle[residency] < WORTH_FRACTION:
                             break  # nothing worth moving to the host
             if not fits:
                 break  # a larger micro-batch needs more
         self.cut("DEVICE_MEMORY", cut_memory)
         self.cut("SLOW_LAYOUT", cut_slow)
+        self.cut("SLOW_VARIANT", cut_bounded)
         return fastest
 
     cdef int shardings(self, int replicas, int* shardings) noexcept:
