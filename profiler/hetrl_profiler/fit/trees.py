@@ -45,7 +45,7 @@ CANDIDATES: Mapping[str, Boosting] = MappingProxyType(
 CHOSEN: Mapping[str, str] = MappingProxyType(
     {"gemm": "wide, absolute", "attention_prefill": "wide, both", "attention_decode": "wide, squared"}
 )
-"""Operator -> its candidate with the least mean absolute log error on inner splits, by ``benchmarks.fit_study``."""
+"""Operator -> candidate, chosen by mean absolute log error on inner splits (docs/fidelity.md has the scores)."""
 SERIES = Boosting(num_trees=60, learning_rate=0.08, max_leaves=31)
 """Memory-bound operators have one dimension."""
 SHARED = SMALL
