@@ -151,13 +151,7 @@ def describe_node(
         report.problem(section.at("cpu_cores"), message, num_cores, f"at least {num_devices}", rule="CPU_CORES")
     host_memory = usual.get("host_memory_GBps", 0) * 1e9 if usual else 0.0
     host_memory = host_memory or HOST_MEMORY_BYTES_PER_SECOND_PER_CORE * num_cores
-    price = usual.get("usd_per_hour") if usual else None
-    if section.has("usd_per_hour"):
-        price = section.number("usd_per_hour", 0.0, minimum=0)
-        for problem in price_problems(price, num_devices, path=section.at("usd_per_hour")):
-            report.problems.append(problem)
-    if price is not None and not section.has("usd_per_hour"):
-        section.assume("usd_per_hour", f"{price} ({usual['price']})" if usual else price)
+    price = read_price(section, num_devices, usual, report)
     intra = read_interconnect(section, device, num_devices, report)
     if intra is None:
         return None
@@ -189,6 +183,28 @@ def describe_node(
         nvlink_domain=section.text("nvlink_domain"),
         host=section.text("host"),
     )
+
+
+def read_price(section: Section, num_devices: int, usual: Mapping[str, Any] | None, report: Report) -> float | None:
+    """Return dollars per hour: as given, a named instance's, or the usual instance's per device; None if unknown.
+
+    A named instance is paid for as a whole, whatever ``gpus`` says. Where none is named, the usual one only tells what
+    a device costs.
+    """
+    if section.has("usd_per_hour"):
+        given = section.number("usd_per_hour", 0.0, minimum=0)
+        report.problems.extend(price_problems(given, num_devices, path=section.at("usd_per_hour")))
+        return given
+    if usual is None or "usd_per_hour" not in usual:
+        return None
+    whole, count = float(usual["usd_per_hour"]), int(usual["count"])
+    if section.has("instance") or count == num_devices:
+        section.assume("usd_per_hour", f"{whole} ({usual['name']}, {usual['price']})")
+        return whole
+    price = whole * num_devices / count
+    share = f"{num_devices}/{count} of {usual['name']}, which has {count} devices for {whole}"
+    section.assume("usd_per_hour", f"{price:.6g} ({share}, {usual['price']})")
+    return price
 
 
 def _or(value: float | None, fallback: float) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hetrl import catalog
 from hetrl.errors import SpecError
 from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
@@ -47,6 +48,34 @@ def test_guide_hosts_come_from_the_usual_instances() -> None:
     assert [node.host_ram_bytes / 2**30 for node in nodes] == [2048, 1152, 384]
     assert [node.cpu_cores for node in nodes] == [192, 96, 48]
     assert sum(node.usd_per_hour or 0 for node in nodes) == pytest.approx(55.04 + 27.44705 + 10.49264)
+
+
+@pytest.mark.parametrize(
+    ("node", "price", "said"),
+    [
+        (
+            "gpus: 2, type: A100-80GB",
+            27.44705 * 2 / 8,
+            "6.86176 (2/8 of p4de.24xlarge, which has 8 devices for 27.44705",
+        ),
+        ("gpus: 2, instance: p4de.24xlarge", 27.44705, "27.44705 (p4de.24xlarge, "),
+        ("gpus: 8, type: A100-80GB", 27.44705, "27.44705 (p4de.24xlarge, "),
+    ],
+)
+def test_a_part_of_an_instance_costs_its_part_unless_the_instance_is_named(node: str, price: float, said: str) -> None:
+    job = job_with(f"[{{id: a, {node}}}]")
+    assert job.topology.nodes[0].usd_per_hour == pytest.approx(price, rel=1e-12)
+    assert job.assumed["cluster_topology.nodes[0].usd_per_hour"].startswith(said)
+
+
+@pytest.mark.parametrize("device", sorted({row["device"] for row in catalog.read("instances.yaml").values()}))
+def test_a_device_costs_what_it_costs_in_its_usual_instance_however_many_there_are(device: str) -> None:
+    rows = catalog.read("instances.yaml").values()
+    rates = [row["usd_per_hour"] / row["count"] for row in rows if row["device"] == device and "usd_per_hour" in row]
+    for number in (1, 2, 3, 5, 8, 16):
+        job = job_with(f"[{{id: a, gpus: {number}, type: {device}}}]", "precision: {dtype: fp32}\n")
+        price = job.topology.nodes[0].usd_per_hour
+        assert price is None or any(price == pytest.approx(rate * number, rel=1e-12) for rate in rates)
 
 
 def test_a_file_and_its_text_give_the_same_job() -> None:
