@@ -76,6 +76,7 @@ cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, 
     cdef double scored = 0.0, slow_scoring = 0.0, low = 0.0, high = 0.0
     cdef int j, place, first, end, length, rounds, full, last = pattern.num_stages - 1, m = pattern.num_micro_batches
     cdef int stretch = 1, stretch_end = -1
+    cdef bint later = False
     for j in range(last + 1):
         place = j * num_kinds + (words[j] >> LINK_BITS)
         forward[j] = pattern.forward[place]
@@ -116,14 +117,18 @@ cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, 
         if j == stretch_end:
             full = rounds // stretch * stretch
             low = fmax(low, start[j] + tail[j] + full * period * (1.0 - SAME) + (rounds - full) * (forward[j] + backward[j]))
+        high = fmax(high, start[j] + tail[j] + rounds * period)
     follows = start[0] + backward[0]  # the forward after the first backward
     for j in range(1, last + 1):
         follows = fmax(start[j] + backward[j], follows + forward[j - 1] + send[j - 1] - period)
-        start[j] = fmax(start[j], follows + forward[j] - period)
-    for j in range(last, -1, -1):
-        if j < last:
-            start[j] = fmax(start[j], start[j + 1] + backward[j + 1] + send[j])
-        high = fmax(high, start[j] + tail[j] + (m - width[j]) * period)
+        if follows + forward[j] - period > start[j]:
+            start[j] = follows + forward[j] - period
+            later = True
+    if later:
+        for j in range(last, -1, -1):
+            if j < last:
+                start[j] = fmax(start[j], start[j + 1] + backward[j + 1] + send[j])
+            high = fmax(high, start[j] + tail[j] + (m - width[j]) * period)
     bounds.low, bounds.high = low, high
     bounds.first = scored + (pattern.num_scored - 1) * slow_scoring if pattern.num_scored else 0.0
     bounds.sure = high <= low * (1.0 + SAME)

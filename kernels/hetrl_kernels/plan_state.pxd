@@ -5,7 +5,7 @@ from hetrl_kernels.contributions cimport Contributions
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.orders cimport Orders
 from hetrl_kernels.replicas cimport Replicas
-from hetrl_kernels.tables cimport Tables
+from hetrl_kernels.tables cimport MAX_TASKS, Tables
 from hetrl_kernels.undo cimport Log
 
 
@@ -39,11 +39,14 @@ cdef class PlanState(Arena):
     # the whole
     cdef int* sync_activity  # [syncs]
     cdef double* total  # [1] the current cost
+    cdef double[MAX_TASKS] slow_before  # what each task's slowest replica took before the last move, and a little
+    cdef double[MAX_TASKS] first_before
     cdef unsigned int stale_tasks
     cdef bint transfers_stale, schedule_stale
     cdef Outcome outcome
 
     cdef void gather_stale(self) noexcept nogil
+    cdef bint slower(self) noexcept nogil
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil
     cdef double task_seconds(self, int task) noexcept nogil
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil

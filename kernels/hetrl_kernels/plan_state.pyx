@@ -196,6 +196,15 @@ cdef class PlanState(Arena):
 
     # --- proposals ----------------------------------------------------------------------------------------------
 
+    cdef bint slower(self) noexcept nogil:
+        """Whether a task's slowest replica takes longer than before the move; if not, replicas make no group's load larger."""
+        cdef const Slowest* slowest = self.replicas.slowest
+        cdef int i
+        for i in range(self.num_tasks):
+            if slowest[i].slow[1] > self.slow_before[i] or (slowest[i].first != NULL and slowest[i].first[1] > self.first_before[i]):
+                return True
+        return False
+
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil:
         """Whether replicas alone make some group's load exceed a limit, whatever else a move changes.
 
@@ -207,8 +216,6 @@ cdef class PlanState(Arena):
         cdef const Slowest* slowest
         cdef unsigned int stale = self.replicas.stale_tasks
         cdef int i, turn
-        if stale == 0 and changed == 0:
-            return False
         for turn in range(2):
             for i in range(self.num_groups):
                 load[i] = 0.0
@@ -235,20 +242,23 @@ cdef class PlanState(Arena):
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil:
         """Exchange blocks between two nodes: the leading ``from_first`` go from the first to the second, the others back.
 
-        False, with the work half done, if the cost certainly exceeds ``limit``; such a move must be taken back.
+        False, with the work half done, if the cost certainly exceeds ``limit``, which the cost before does not; such a move must
+        be taken back.
         """
         cdef bint all_stages = self.t.node_kind[first] != self.t.node_kind[second]
-        cdef unsigned int changed = 0
+        cdef const Slowest* slowest
         cdef int i
-        if limit < INFINITY:
-            changed = self.added.changes(blocks, number, all_stages)
         self.replicas.turn += 1
+        for i in range(self.num_tasks):  # a little more than it took: bounds do not sharpen what is as it was
+            slowest = self.replicas.slowest + i
+            self.slow_before[i] = slowest.slow[1] * (1.0 + 1e-11)
+            self.first_before[i] = slowest.first[1] * (1.0 + 1e-11) if slowest.first != NULL else 0.0
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):
             self.replicas.touch(&self.log, blocks[i], all_stages)
         self.replicas.refresh(&self.log)
-        if limit < INFINITY and self.exceeds(limit, changed):
+        if limit < INFINITY and self.slower() and self.exceeds(limit, self.added.changes(blocks, number, all_stages)):
             return False
         if number == 2 and from_first == 1:
             self.added.exchange(&self.log, blocks[0], blocks[1], first, second)
