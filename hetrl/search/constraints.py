@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,7 +158,41 @@ def kept_problems(context: SearchContext, start: Plan | None) -> list[Problem]:
             problems.append(Problem(path=path, message="stages of several tensor degrees cannot be kept", found=name))
         if any(len({topology.devices[device].node for device in stage.devices}) > 1 for stage in stages):
             problems.append(Problem(path=path, message="tensor groups over several nodes cannot be kept", found=name))
+    return problems + contradictions(context, start)
+
+
+def contradictions(context: SearchContext, start: Plan) -> list[Problem]:
+    """Kept layouts on nodes that ``pin`` or ``forbid`` rules out.
+
+    Kept tasks on common devices stay in one group, whose nodes must suit all of them.
+    """
+    constraints, topology = context.job.optimizer.constraints, context.topology
+    problems = []
+    for name in constraints.keep_layout:
+        held = together(start, name, constraints.keep_layout)
+        nodes = dict.fromkeys(topology.nodes[topology.devices[device].node].id for device in sorted(held))
+        pinned, forbidden = constraints.pin.get(name), constraints.forbid.get(name, ())
+        for key, listed, wrong in (
+            ("pin", pinned or (), [node for node in nodes if pinned is not None and node not in pinned]),
+            ("forbid", forbidden, [node for node in nodes if node in forbidden]),
+        ):
+            if wrong:
+                message = f"{name} is to stay on {', '.join(nodes)}, which {PATH}.{key}.{name} rules out"
+                found = f"{key}: {', '.join(listed)}"
+                valid = "one of the two, or a --warm-start with the task on other nodes"
+                problems.append(Problem(path=f"{PATH}.keep_layout", message=message, found=found, valid=valid))
     return problems
+
+
+def together(start: Plan, name: str, kept: Sequence[str]) -> set[int]:
+    """Devices of a kept task and of all kept tasks that share devices with it, directly or through others."""
+    devices = set(start.task(name).devices)
+    for _ in kept:
+        for other in kept:
+            theirs = set(start.task(other).devices)
+            if not devices.isdisjoint(theirs):
+                devices |= theirs
+    return devices
 
 
 def _stages(plan: TaskPlan) -> list[list[tuple[int, tuple[int, ...]]]]:

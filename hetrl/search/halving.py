@@ -160,6 +160,8 @@ class Halving:
             if warm_start is not None:
                 survivors.extend(self.candidates_of(warm_start))
             survivors = self.start(survivors)
+            if not survivors:
+                return []  # no assignment obeys the constraints
             survivors = self.halve(survivors, budget)
             return self.exact(self.polish(survivors))
         except KeyboardInterrupt:
@@ -183,6 +185,8 @@ class Halving:
         """
         known = {(each.grouping, each.cost): each for each in [*self.near.values(), *finalists] if each.feasible}
         ranked = sorted(known.values(), key=_cost_of)
+        if not ranked:
+            return []
         num_placed = max(2, min(NUM_PLACED, PLACED_DEVICES // self.context.topology.num_devices))
         chosen = [each for each in ranked[:num_placed] if each.cost < PLACED_RATIO * ranked[0].cost]
         if all(each.grouping == chosen[0].grouping for each in chosen):  # the runner-up

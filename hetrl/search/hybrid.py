@@ -87,7 +87,7 @@ def solve(
             finished.append((warm_start, objective_of(job, evaluate(job, warm_start, costs))))
         answers = best_plans(job, costs, finished)
         if not answers:
-            raise InfeasibleError(*explain_infeasible(context))
+            raise InfeasibleError(*explain_infeasible(context, warm_start))
         plan, estimate = answers[0]
         return SearchResult(
             plan=plan,

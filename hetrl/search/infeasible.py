@@ -6,23 +6,32 @@ import math
 from dataclasses import replace
 
 from hetrl.errors import InfeasibleError
+from hetrl.plan.plan import Plan
 from hetrl.search.context import SearchContext
 from hetrl.spec.job import Constraints
 from hetrl.spec.load_constraints import PATH
-from hetrl.units import format_bytes
+from hetrl.units import format_bytes, format_seconds
 from hetrl.workload.memory import train_state_bytes_per_parameter
 
 ENOUGH_BYTES = 10**16
 """Host memory of a node that holds whatever a plan puts there."""
 
 
-def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
+def explain_infeasible(context: SearchContext, start: Plan | None = None) -> tuple[str, list[str]]:
     """Return the binding limit in one sentence, and lines of reasons and remedies.
 
-    Each task is first tried alone on the whole fleet. If one fits nowhere even then, it is the reason; otherwise
-    the sum of what all tasks must hold is.
+    A price limit is the reason if there is a plan without it. Otherwise each task is tried alone on the whole fleet:
+    if one fits nowhere even then, it is the reason, else the sum of what all tasks must hold is.
+
+    Parameters
+    ----------
+    start
+        The plan that the search started from, whose layouts the job may ask to keep.
     """
     job = context.job
+    dear = too_dear(context, start)
+    if dear:
+        return dear, constraint_lines(job.optimizer.constraints)
     margin = 1.0 - job.optimizer.memory_safety_margin
     usable = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes) * margin
     each = train_state_bytes_per_parameter(job.precision)
@@ -49,7 +58,7 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
         message = f"no plan fits: {', '.join(stuck)} cannot be placed alone on all {job.topology.num_devices} devices"
     else:
         message = f"no plan fits: the tasks' states together exceed {format_bytes(usable)} of usable device memory"
-    short = short_hosts(context)
+    short = short_hosts(context, start)
     if short:
         message = "no plan fits: host memory of " + ", ".join(short)
         reasons.append("would help: more host_ram on these nodes; with it there is a plan that fits")
@@ -73,7 +82,29 @@ def explain_infeasible(context: SearchContext) -> tuple[str, list[str]]:
     return message, reasons
 
 
-def short_hosts(context: SearchContext) -> list[str]:
+def too_dear(context: SearchContext, start: Plan | None) -> str:
+    """Return what the cheapest plan costs if the price limit is what no plan keeps; empty if another limit binds."""
+    from hetrl.search.hybrid import solve  # which explains infeasible jobs with this module
+
+    job = context.job
+    constraints = job.optimizer.constraints
+    if constraints.max_usd_per_step is None:
+        return ""
+    unlimited = replace(
+        job.optimizer, objective="usd_per_step", constraints=replace(constraints, max_usd_per_step=None)
+    )
+    try:
+        cheapest = solve(replace(job, optimizer=unlimited), context.costs, warm_start=start).estimate
+    except InfeasibleError:
+        return ""
+    assert cheapest.usd_per_step is not None
+    return (
+        f"no plan found costs at most ${constraints.max_usd_per_step:g} per step: the cheapest found costs "
+        f"${cheapest.usd_per_step:.4g} ({format_seconds(cheapest.step_seconds)} per step)"
+    )
+
+
+def short_hosts(context: SearchContext, start: Plan | None) -> list[str]:
     """Return the nodes whose host memory no plan fits into, with what a plan holds there; none if another limit binds.
 
     The job is searched again with hosts that hold everything.
@@ -85,7 +116,7 @@ def short_hosts(context: SearchContext) -> list[str]:
         return []
     nodes = tuple(replace(node, host_ram_bytes=ENOUGH_BYTES) for node in topology.nodes)
     try:
-        found = solve(replace(job, topology=replace(topology, nodes=nodes)), context.costs)
+        found = solve(replace(job, topology=replace(topology, nodes=nodes)), context.costs, warm_start=start)
     except InfeasibleError:
         return []
     return [

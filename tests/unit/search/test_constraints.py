@@ -10,7 +10,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, SpecError
-from hetrl.plan.plan import Plan, TaskPlan
+from hetrl.plan.plan import Plan, Replica, Stage, TaskPlan
 from hetrl.search.hybrid import solve
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Constraints, Job
@@ -76,6 +76,73 @@ def test_a_kept_layout_may_be_one_that_the_search_would_not_make() -> None:
 def test_keeping_a_layout_needs_a_plan_to_keep_it_from() -> None:
     with pytest.raises(SpecError, match=r"optimizer.constraints.keep_layout.*--warm-start"):
         search(job_of(keep_layout=["actor_train"]))
+
+
+@pytest.mark.parametrize("key", ["pin", "forbid"])
+def test_a_layout_to_keep_on_nodes_that_are_ruled_out_names_both_constraints(key: str) -> None:
+    first, second = (node.id for node in job_of().topology.nodes)
+    before = search(job_of(pin={"actor_train": first, "actor_generate": second})).plan
+    for task, on, off in (("actor_train", first, second), ("actor_generate", second, first)):
+        listed = off if key == "pin" else on
+        with pytest.raises(SpecError) as caught:
+            search(job_of(keep_layout=task, **{key: {task: listed}}), warm_start=before)
+        said = (
+            f"optimizer.constraints.keep_layout: {task} is to stay on {on}, which optimizer.constraints.{key}.{task} "
+        )
+        assert said in str(caught.value)
+
+
+def test_kept_tasks_on_common_devices_must_all_be_allowed_there() -> None:
+    before = search(job_of()).plan
+    tasks = max(before.groups, key=lambda group: len(group.devices)).tasks
+    assert len(tasks) > 1
+    nodes = {node for task in tasks for node in nodes_of(job_of(), before, task)}
+    with pytest.raises(SpecError, match="is to stay on"):
+        search(job_of(keep_layout=list(tasks), forbid={tasks[0]: [min(nodes)]}), warm_start=before)
+
+
+def test_rules_that_no_assignment_obeys_are_named_as_the_reason() -> None:
+    job = job_of()
+    first = job.topology.nodes[0].id
+    found = search(job).plan
+    trained = found.task("actor_train")
+    layers = job.workflow.task("actor_train").model.num_layers
+    replicas = tuple(  # sixteen whole models, one on every device of both nodes
+        Replica(num_prompts=job.batch.num_prompts // 16, stages=(Stage(num_layers=layers, devices=(device,)),))
+        for device in range(16)
+    )
+    everywhere = replace(
+        found, tasks=tuple(replace(each, replicas=replicas) if each is trained else each for each in found.tasks)
+    )
+    others = {task.task: first for task in found.tasks if task is not trained}
+    with pytest.raises(InfeasibleError) as caught:
+        search(job_of(keep_layout="actor_train", pin=others), warm_start=everywhere)
+    said = str(caught.value)
+    assert "optimizer.constraints.keep_layout: actor_train" in said
+    assert f"optimizer.constraints.pin: actor_generate only on {first}" in said
+
+
+@pytest.mark.parametrize("keep", [None, "actor_train"])
+def test_a_price_that_no_plan_keeps_is_answered_with_the_cheapest_found(keep: str | None) -> None:
+    before = search(job_of()).plan
+    kept = {} if keep is None else {"keep_layout": keep}
+    with pytest.raises(InfeasibleError) as caught:
+        search(job_of(max_usd_per_step=1e-9, **kept), warm_start=before)
+    said = str(caught.value)
+    cheapest = search(
+        benchmark_instance(
+            GUIDE_C,
+            {
+                "optimizer.budget": 300,
+                "optimizer.objective": "usd_per_step",
+                "optimizer.constraints": kept or None,
+            },
+        ),
+        warm_start=before,
+    )
+    assert f"the cheapest found costs ${cheapest.estimate.usd_per_step:.4g} " in said
+    assert "max_usd_per_step: at most 1e-09 $ per step" in said
+    assert "LoRA" not in said and "--warm-start" not in said
 
 
 def test_a_warm_start_that_breaks_a_constraint_is_no_answer() -> None:

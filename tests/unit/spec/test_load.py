@@ -8,6 +8,7 @@ import pytest
 
 from hetrl import catalog
 from hetrl.errors import SpecError
+from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.spec.presets import benchmark_instance, benchmark_names
@@ -72,8 +73,9 @@ def test_a_part_of_an_instance_costs_its_part_unless_the_instance_is_named(node:
 def test_a_device_costs_what_it_costs_in_its_usual_instance_however_many_there_are(device: str) -> None:
     rows = catalog.read("instances.yaml").values()
     rates = [row["usd_per_hour"] / row["count"] for row in rows if row["device"] == device and "usd_per_hour" in row]
+    dtype = "fp32" if "fp32" in catalogue_devices()[device].flops_per_second else "bf16"
     for number in (1, 2, 3, 5, 8, 16):
-        job = job_with(f"[{{id: a, gpus: {number}, type: {device}}}]", "precision: {dtype: fp32}\n")
+        job = job_with(f"[{{id: a, gpus: {number}, type: {device}}}]", f"precision: {{dtype: {dtype}}}\n")
         price = job.topology.nodes[0].usd_per_hour
         assert price is None or any(price == pytest.approx(rate * number, rel=1e-12) for rate in rates)
 
