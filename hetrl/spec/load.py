@@ -33,6 +33,9 @@ EXACT_SEARCH_SECONDS = 300.0
 OBJECTIVES = ("step_seconds", "tokens_per_second", "usd_per_step", "usd_per_million_tokens")
 OPTIMIZERS = ("adamw", "sgd")
 GROUP_ALGORITHMS = ("GRPO", "RLOO")
+MAX_PROMPTS = 10**6
+MAX_SEQUENCES = 10**7
+"""Of a step; the published largest batches have some ten thousand. Shares are searched prompt by prompt."""
 _PATH_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -209,7 +212,7 @@ def read_batch(values: object, algorithm: str, report: Report) -> Batch:
         sum(length * share for length, share in histogram) / weight if weight else default.mean_response_tokens
     )
     batch = Batch(
-        num_prompts=section.count("num_prompts", default.num_prompts),
+        num_prompts=section.count("num_prompts", default.num_prompts, maximum=MAX_PROMPTS),
         responses_per_prompt=section.count(
             "responses_per_prompt", 8 if algorithm in GROUP_ALGORITHMS else 1, maximum=65536
         ),
@@ -231,6 +234,13 @@ def read_batch(values: object, algorithm: str, report: Report) -> Batch:
             section.at("response_histogram"), f"longer than max_response_tokens ({batch.max_response_tokens})", longest
         )
     num_sequences = batch.num_prompts * batch.responses_per_prompt
+    if num_sequences > MAX_SEQUENCES:
+        report.problem(
+            section.at("responses_per_prompt"),
+            f"{num_sequences} sequences in a step",
+            batch.responses_per_prompt,
+            f"num_prompts x responses_per_prompt up to {MAX_SEQUENCES}",
+        )
     if batch.num_mini_batches > num_sequences:
         report.problem(
             section.at("num_mini_batches"),
