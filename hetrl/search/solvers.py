@@ -71,7 +71,7 @@ def _exact(
         raise InfeasibleError(f"proven in the declared space: {proof.message}", list(proof.reasons))
     curve: tuple[CurvePoint, ...] = ()
     complete = True
-    if settings.minimises_dollars and proof.status == "optimal":
+    if settings.minimises_dollars and proof.status == "optimal" and not proof.interrupted:
         curve, complete = curve_of(job, costs, proof.plan, started, settings.gap)
     return SearchResult(
         plan=proof.plan,

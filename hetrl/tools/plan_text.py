@@ -182,7 +182,7 @@ def _memory_table(job: Job, result: SearchResult) -> Table:
 def _curve_table(result: SearchResult) -> Table:
     title = "time against money: the fastest plan at every hourly price"
     if not result.curve_complete:
-        title += " (cut off by the time limit)"
+        title += " (cut off by the time limit or Ctrl-C)"
     table = Table(title=title, title_justify="left", show_edge=False)
     for heading in ("at most, $ per hour", "$ per hour", "seconds per step", "$ per step"):
         table.add_column(heading, justify="right")

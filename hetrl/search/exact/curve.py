@@ -47,14 +47,14 @@ def price_curve(
     gap
         Relative gap in seconds that is good enough.
     time_limit_seconds
-        After it the points proven so far are returned.
+        After it, and at Ctrl-C, the points proven so far are returned.
 
     Returns
     -------
     list
         From the cheapest step to the fastest; each faster and dearer than the one before.
     bool
-        Whether all limits were looked at.
+        Whether all limits were looked at: neither the time limit nor Ctrl-C came first.
     """
     fast = replace(job, optimizer=replace(job.optimizer, objective="step_seconds"))
     prover = Prover(fast, costs, gap=gap, time_limit_seconds=time_limit_seconds, mip=None)
@@ -81,6 +81,8 @@ def price_curve(
                     points.pop()
                 points.append(found)
         return points, True
+    except KeyboardInterrupt:
+        return points, False
     finally:
         prover.workers.close()
 

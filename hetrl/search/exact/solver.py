@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, pairwise, product
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
 from hetrl.spec.job import Job
 
+Result = TypeVar("Result")
 Progress = Callable[[float, float, float], None]
 NUM_PLACED, MOST_PLACEMENTS = 8, 24
 """Where links differ inside classes: combinations, and placements of each, that are evaluated on the real links."""
@@ -129,9 +131,10 @@ class Prover:
             index = self.job.workflow.index
             self.start_groups = {frozenset(map(index, group.tasks)) for group in seed.groups if group.tasks}
         try:
-            if seed is not None and not self.problem.space.best_links:
-                self.offer_plan(seed, incumbent)
-            lower = self.widen(seed_objective, incumbent)
+            if not self.interrupted:
+                if seed is not None and not self.problem.space.best_links:
+                    self.offer_plan(seed, incumbent)
+                lower = self.widen(seed_objective, incumbent)
         except KeyboardInterrupt:
             if seed is None:
                 raise
@@ -153,13 +156,23 @@ class Prover:
             incumbent.objective = math.inf
 
     def seed(self, warm_start: Plan | None) -> Plan | None:
-        """Return a plan to start from."""
+        """Return a plan to start from; Ctrl-C in the search for one ends the proof, too."""
         if warm_start is not None:
             return warm_start
         try:
-            return solve(self.job, self.costs).plan
+            found = solve(self.job, self.costs)
         except InfeasibleError:
             return None
+        self.interrupted = found.interrupted
+        return found.plan
+
+    def unless_interrupted(self, work: Callable[[], Result], otherwise: Result) -> Result:
+        """Return what some work on a plan that is known already gives, or at Ctrl-C what there is without it."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return otherwise
 
     def offer_plan(self, plan: Plan, incumbent: Incumbent) -> None:
         """Find the plan's combination of columns in the space, if it has one."""
@@ -426,12 +439,16 @@ class Prover:
         if objective is None or (not differs and abs(objective - incumbent.objective) > 1e-9 * incumbent.objective):
             raise RuntimeError(f"solver and evaluator disagree: {incumbent.objective!r} and {objective!r}")
         start = [] if seed is None else [seed]
-        plan, _ = improved(NodeRules(problem.context), [plan, *start])  # level 5 is outside the space
+        known = min([plan, *start], key=lambda each: objective_of(self.job, evaluate(self.job, each, self.costs)))
+        plan = self.unless_interrupted(  # level 5 is outside the space
+            lambda: improved(NodeRules(problem.context), [plan, *start])[0], known
+        )
         estimate = evaluate(self.job, plan, self.costs)
         proven = not stopped and not problem.space.best_links
         if not proven:
             objective = min(objective, objective_of(self.job, estimate))
-        wanted = proven and self.mip is not None and not problem.dollars and self.gap == 0.0
+        wanted = not self.interrupted and proven and self.mip is not None and not problem.dollars and self.gap == 0.0
+        certificate = self.unless_interrupted(lambda: self.certificate(incumbent, space) if wanted else None, None)
         return ExactResult(
             status="optimal" if proven else "feasible",
             plan=plan,
@@ -443,5 +460,5 @@ class Prover:
             counts=counts,
             stopped_by_time=self.timed_out,
             interrupted=self.interrupted,
-            certificate=self.certificate(incumbent, space) if wanted else None,
+            certificate=certificate,
         )
