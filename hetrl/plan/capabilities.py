@@ -106,7 +106,12 @@ VENDORS_RUN = ("cpu",)
 
 def unsupported(job: Job, plan: Plan) -> list[Problem]:
     """Everything that the job and its plan ask for that the runtime cannot carry out; empty if it can be launched."""
-    problems = _unsupported_job(job)
+    return unsupported_job(job) + unsupported_tasks(job, plan)
+
+
+def unsupported_tasks(job: Job, plan: Plan) -> list[Problem]:
+    """Return what the plan asks for that the runtime cannot carry out, whatever the job."""
+    problems: list[Problem] = []
     for task in plan.tasks:
         kind = job.workflow.task(task.task).kind
         problems.extend(
@@ -117,7 +122,8 @@ def unsupported(job: Job, plan: Plan) -> list[Problem]:
     return problems
 
 
-def _unsupported_job(job: Job) -> list[Problem]:
+def unsupported_job(job: Job) -> list[Problem]:
+    """Return what the job asks for that the runtime cannot carry out, whatever the plan."""
     workflow, precision = job.workflow, job.precision
     vendors = {each.name: each.vendor for each in job.topology.device_types}
     asked = [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, Problem, SpecError
+from hetrl.plan.capabilities import unsupported_job, unsupported_tasks
 from hetrl.plan.plan import Plan
 from hetrl.search import hybrid
 from hetrl.search.result import SearchResult
@@ -34,7 +36,15 @@ def solve(
         Processes; None for the solver's own choice: one for the hybrid solver, one per core for the exact one.
     ray_address
         The hybrid solver's.
+
+    Raises
+    ------
+    SpecError
+        Before any search, if only plans that this version can launch are wanted and no plan of the job, or not the one
+        to start from, is one.
     """
+    if job.optimizer.executable:
+        refuse_unlaunchable(job, warm_start)
     if job.optimizer.solver == "ilp":
         if ray_address is not None:
             raise SpecError(
@@ -43,6 +53,21 @@ def solve(
         return _exact(job, costs, bound_progress, warm_start, threads)
     lanes = 1 if threads is None else threads
     return hybrid.solve(job, costs, progress=progress, warm_start=warm_start, threads=lanes, ray_address=ray_address)
+
+
+def refuse_unlaunchable(job: Job, warm_start: Plan | None) -> None:
+    """Refuse what the runtime cannot carry out whichever plan is found; what plans may ask for, level 2 leaves out."""
+    problems = unsupported_job(job)
+    if warm_start is not None:
+        problems += [replace(each, path=f"--warm-start: {each.path}") for each in unsupported_tasks(job, warm_start)]
+    if problems:
+        wish = Problem(
+            path="optimizer.executable",
+            message="this version can launch no plan of this job, for the reasons below",
+            found="true",
+            valid="false, which plans what cannot be launched yet and says why",
+        )
+        raise SpecError([wish, *problems])
 
 
 def _exact(
