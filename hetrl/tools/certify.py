@@ -12,13 +12,21 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.plan.document import read_plan
 from hetrl.spec.load import MIP_SOLVERS, job_from_values
 from hetrl.tools.cli import run_command
 from hetrl.tools.plan import read_cost_model
+from hetrl.tools.plan_files import certificate_beside
 from hetrl.units import format_seconds
+
+if TYPE_CHECKING:
+    from hetrl.search.exact.certificate_file import CertificateFile
+
+CERTIFICATE_SUFFIX = ".certificate.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if not file.checksum_holds:
         problem = Problem(path=f"{args.file}: sha256", message="the content was changed after it was written")
         raise SpecError(problem)
+    problems = problems_beside(args.file, file)
+    if problems:
+        raise SpecError(problems)
     model = read_cost_model(args.models)
     base = args.file.parent / file.config_folder
     job = model.with_links(job_from_values(dict(file.config), source=str(args.file), base=base))
@@ -64,6 +75,39 @@ def run(args: argparse.Namespace) -> int:
         if not args.complete:
             print(f"  removed by the solver's bounds, not checked here (--complete): {removed:,}")
     return EXIT_OK
+
+
+def problems_beside(path: Path, file: CertificateFile) -> list[Problem]:
+    """Whether the plan.json that a certificate lies beside, by its name or by the plan's word, is another's."""
+    problems = []
+    for plan in dict.fromkeys(
+        (path.with_name(path.name.removesuffix(CERTIFICATE_SUFFIX) + ".json"), path.with_name("plan.json"))
+    ):
+        if plan == path or not plan.is_file():
+            continue
+        document = read_plan(plan)
+        named = document.search.get("certificate") == path.name
+        if not named and certificate_beside(plan) != path:
+            continue  # neither says that it belongs to the other
+        optimum = file.certificate.optimum_seconds
+        value = document.search.get("objective_value")
+        message = "the certificate beside this plan belongs to another plan"
+        if not named:
+            problems.append(
+                Problem(
+                    path=f"{plan}: search.certificate",
+                    message=message,
+                    found=str(document.search.get("certificate")),
+                    valid=path.name,
+                )
+            )
+        elif document.config != file.config:
+            problems.append(Problem(path=f"{plan}: config", message=f"{message}: of another job"))
+        elif not isinstance(value, int | float) or abs(value - optimum) > 1e-9 * abs(optimum):
+            problems.append(
+                Problem(path=f"{plan}: search.objective_value", message=message, found=str(value), valid=str(optimum))
+            )
+    return problems
 
 
 def _progress(what: str) -> None:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_OK, Problem, SpecError
-from hetrl.files import write_json_atomically
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, read_plan
 from hetrl.plan.plan import Plan
@@ -32,6 +31,7 @@ from hetrl.spec.job import Job
 from hetrl.spec.load import MIP_SOLVERS, OBJECTIVES, SOLVERS, load_job
 from hetrl.spec.yaml_text import parse_yaml
 from hetrl.tools.cli import run_command
+from hetrl.tools.plan_files import certificate_beside, write_results
 from hetrl.tools.plan_notes import offload_notes
 from hetrl.tools.plan_text import plan_text
 
@@ -128,20 +128,14 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(document.to_json(), indent=1))
     else:
         print(plan_text(job, result, document))
-    written = []
-    if certificate is not None and result.proof is not None:
-        from hetrl.search.exact.certificate_file import write_certificate
-
-        assert result.proof.certificate is not None
-        write_certificate(certificate, job, result.proof.certificate, config_folder=document.config_folder)
-        written.append(certificate)
-    if args.out is not None:
-        document.write(args.out)
-        clock.lap("report")
-        written.append(args.out)
-        if args.out.is_file():  # not /dev/stdout
-            written.append(args.out.with_name(f"{args.out.stem}.timings.json"))
-            write_json_atomically(written[-1], {**clock.to_json(), "threads": threads, "work": dict(result.work)})
+    written = write_results(
+        args.out,
+        document,
+        lambda: {**clock.lap("report").to_json(), "threads": threads, "work": dict(result.work)},
+        job=job,
+        certificate=result.proof.certificate if result.proof is not None else None,
+        certificate_path=certificate,
+    )
     if written and not args.json:
         print(f"\nwritten: {', '.join(map(str, written))}")
     return EXIT_OK
@@ -156,7 +150,7 @@ def certificate_path(args: argparse.Namespace, result: SearchResult) -> Path | N
             raise SpecError(Problem(path="--certificate", message=message, valid="solver: ilp, gap 0"))
         return None
     if asked is None and out is not None and (out.is_file() or not out.exists()):
-        return Path(out.with_name(f"{out.stem}.certificate.json"))
+        return certificate_beside(out)
     return asked if asked is None else Path(asked)
 
 
@@ -167,11 +161,12 @@ class Clock:
         self.last = (time.perf_counter(), cpu_seconds())
         self.stages: dict[str, dict[str, float]] = {}
 
-    def lap(self, stage: str) -> None:
+    def lap(self, stage: str) -> Clock:
         """End a stage."""
         now = (time.perf_counter(), cpu_seconds())
         self.stages[stage] = {"wall_seconds": now[0] - self.last[0], "cpu_seconds": now[1] - self.last[1]}
         self.last = now
+        return self
 
     def to_json(self) -> dict[str, object]:
         """Return the stages and their sums."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import hetrl.files
 from hetrl.cost.model import CostModel
 from hetrl.search.exact.certificate_file import checksum
 from hetrl.tools.main import main
@@ -164,6 +167,80 @@ def test_files_that_are_no_certificates_are_refused_by_name(
     path.write_text(text)
     assert main(["certify", str(path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+@pytest.fixture
+def again(written: Path, tmp_path: Path) -> Path:
+    """Copy of the folder, to write to."""
+    return Path(shutil.copytree(written, tmp_path / "again"))
+
+
+def test_a_new_plan_at_the_same_path_leaves_nothing_of_the_old_one(again: Path) -> None:
+    before = json.loads((again / "plan.timings.json").read_text())
+    arguments = ["--config", str(again / "job.yaml"), "--out", str(again / "plan.json"), "--quiet", "--budget", "50"]
+    assert main(["plan", *arguments]) == 0
+    assert sorted(path.name for path in again.iterdir()) == ["job.yaml", "plan.json", "plan.timings.json"]
+    assert json.loads((again / "plan.timings.json").read_text()) != before
+
+
+def test_a_file_that_is_no_certificate_is_nobodys_to_remove(again: Path) -> None:
+    (again / "plan.certificate.json").write_text("mine")
+    arguments = ["--config", str(again / "job.yaml"), "--out", str(again / "plan.json"), "--quiet", "--budget", "50"]
+    assert main(["plan", *arguments]) == 0
+    assert (again / "plan.certificate.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("fails", ["plan.json", "plan.certificate.json", "plan.timings.json"])
+def test_where_a_file_cannot_be_written_no_certificate_stands_without_its_plan(
+    again: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in again.iterdir()}
+    replace_file = hetrl.files._replace
+
+    def full(target: Path, text: str) -> None:
+        if target.name == fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(target, text)
+
+    monkeypatch.setattr("hetrl.files._replace", full)
+    changed = ["--set", "batch.num_prompts=32", "--quiet"]
+    arguments = ["--solver", "ilp", "--config", str(again / "job.yaml"), "--out", str(again / "plan.json"), *changed]
+    assert main(["plan", *arguments]) == 2
+    left = {path.name: path.read_bytes() for path in again.iterdir()}
+    if fails == "plan.json":
+        assert left == before
+        return
+    assert json.loads(left["plan.json"])["config"]["batch"]["num_prompts"] == 32
+    assert "plan.timings.json" not in left
+    assert ("plan.certificate.json" in left) == (fails == "plan.timings.json")
+    if "plan.certificate.json" in left:
+        assert json.loads(left["plan.certificate.json"])["config"]["batch"]["num_prompts"] == 32
+
+
+def another_job(plan: Document) -> None:
+    plan["config"]["batch"]["num_prompts"] = 32
+
+
+def another_value(plan: Document) -> None:
+    plan["search"]["objective_value"] *= 1.01
+
+
+def without_certificate(plan: Document) -> None:
+    plan["search"]["certificate"] = None
+
+
+@pytest.mark.parametrize("change", [another_job, another_value, without_certificate])
+def test_the_certificate_of_another_plan_is_told_by_the_plan_beside_it(
+    again: Path, change: Callable[[Document], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = again / "plan.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    assert main(["certify", str(again / "plan.certificate.json"), "--quiet"]) == 2
+    assert "belongs to another plan" in capsys.readouterr().err
+    path.unlink()
+    assert main(["certify", str(again / "plan.certificate.json"), "--quiet"]) == 0
 
 
 def test_the_hybrid_solver_has_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
