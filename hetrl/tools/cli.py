@@ -13,12 +13,11 @@ and ``if __name__ == "__main__": sys.exit(main())`` at its end.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from hetrl.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_RUNTIME, HetrlError
+from hetrl.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUNTIME, HetrlError
+from hetrl.tools.streams import OUTPUT_ERROR, discard_output, output_error, prepare_streams, say
 
 EXIT_DEFECT = 1
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for `hetrl ... | head`
@@ -64,8 +63,8 @@ def run_command(
     int
         What `run` returned; 2 for wrong arguments; the error's own code for a
         :class:`~hetrl.errors.HetrlError`, whose message goes to stderr; 4 when the command needs an extra that is
-        not installed; 130 when interrupted; 141 when the reader of the output went away; 1, after a traceback, for
-        anything else: a defect of hetrl.
+        not installed or the output cannot be written; 130 when interrupted; 141 when the reader of the output went
+        away; 1, after a traceback, for anything else: a defect of hetrl.
     """
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -84,32 +83,41 @@ def run_command(
 
 def guarded(action: Callable[[], int], *, prog: str) -> int:
     """Run `action` and return its exit code, or the one that belongs to what it raised (see :func:`run_command`)."""
-    try:
-        code = action()
-        sys.stdout.flush()
+    prepare_streams()
+    code = _code_of(action, prog)
+    error = output_error()
+    if error is None:
         return code
+    discard_output()
+    if isinstance(error, BrokenPipeError):
+        return code or EXIT_BROKEN_PIPE
+    say(f"{prog}: {OUTPUT_ERROR}: {error.strerror}")
+    return code or EXIT_RUNTIME
+
+
+def _code_of(action: Callable[[], int], prog: str) -> int:
+    try:
+        return action()
     except HetrlError as error:
-        print(f"{prog}: {_described(error)}", file=sys.stderr)
+        say(f"{prog}: {_described(error)}")
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
+        say(f"{prog}: interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush finds an open end
-        return EXIT_BROKEN_PIPE
     except ModuleNotFoundError as error:
         extra = _EXTRA_OF_PACKAGE.get((error.name or "").partition(".")[0])
         if extra is None:
             return _defect(prog)
-        print(f"{prog}: needs {error.name}, which is not installed; pip install 'hetrl[{extra}]'", file=sys.stderr)
+        say(f"{prog}: needs {error.name}, which is not installed; pip install 'hetrl[{extra}]'")
         return EXIT_RUNTIME
+    except OSError:
+        return _defect(prog) if output_error() is None else EXIT_OK  # the output's own failure: `guarded` says it
     except Exception:
         return _defect(prog)
 
 
 def _defect(prog: str) -> int:
-    traceback.print_exc()
-    print(f"{prog}: this is a defect of hetrl, not of your input; please report it", file=sys.stderr)
+    say(f"{traceback.format_exc()}{prog}: this is a defect of hetrl, not of your input; please report it")
     return EXIT_DEFECT
 
 

@@ -23,6 +23,7 @@ from hetrl.cost.operators import OperatorLibrary
 from hetrl.cost.published import Table, device_of, read_table
 from hetrl.cost.work import Chip
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.files import check_writable
 from hetrl.tools.cli import run_command
 from hetrl.units import MIB
 
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         out = args.out or Path("model.json")
         return fit_measurements(args.measurements, out=out, config=args.config, base=args.models)
     out = args.out or Path("models.zip")
+    check_writable(out)
     from hetrl_profiler.fit.tables import curves_of, samples_of
     from hetrl_profiler.fit.transfer import fit_any
 
@@ -75,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         facts = {"data": args.data.name}
     builtin = OperatorLibrary.builtin()
     models = []
+    lines = []
     for (device, operator, dtype), samples in samples_of(tables, chips=chips).items():
         if len(samples) < 5:
             print(
@@ -86,13 +89,14 @@ def run(args: argparse.Namespace) -> int:
         model = replace(model, provenance=str(facts.get("provenance", model.provenance)))
         models.append(model)
         error = model.facts["cross_validated_mdape"]
-        print(
+        lines.append(
             f"{device} {operator} {dtype}: {len(samples)} points, cross-validated MdAPE {100 * float(str(error)):.1f} %"
         )
+        if sys.stderr.isatty():
+            print(f"\r\033[Kfitting: {len(lines)} models", end="", file=sys.stderr, flush=True)
     curves = curves_of(tables)
-    if curves:
-        print(f"{len(curves)} link curves")
     write_library(out, models, curves, facts)
+    print("\n".join((*lines, *([f"{len(curves)} link curves"] if curves else []), f"written: {out}")))
     return EXIT_OK
 
 

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from hetrl.cost.model import CostModel
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.files import check_writable
 from hetrl.measure import Measurement, load_measurements
+from hetrl.tools.console import PlainConsole
 from hetrl.tools.job_or_plan import read_job_or_plan
 from hetrl_profiler.refit import Refit
 
@@ -32,12 +34,14 @@ def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = 
     from hetrl_profiler.link_models import describe_links
     from hetrl_profiler.model_fit import fit_profile
 
+    check_writable(out)
+    check_writable(out.with_suffix(".operators"))
     measurements = read_measurements(paths)
     job = read_job_or_plan(config)[0] if config is not None else None
     model = CostModel.load(base) if base is not None else CostModel.builtin()
     fitted, operators = fit_profile(measurements, model, job=job, source=str(out))
     fitted.model.save(out)
-    console = Console()
+    console = PlainConsole()
     for each in operators:
         error = 100 * float(str(each.facts["cross_validated_mdape"]))
         console.print(

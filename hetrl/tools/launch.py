@@ -19,8 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-
 from hetrl.errors import EXIT_OK, Problem, SpecError
 from hetrl.measure import MeasurementStore
 from hetrl.plan.document import PlanDocument, read_plan
@@ -31,6 +29,7 @@ from hetrl.runtime.session import Session
 from hetrl.spec.job import Job, RunSettings
 from hetrl.spec.load import job_from_values, load_job
 from hetrl.tools.cli import run_command
+from hetrl.tools.console import PlainConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args, document, job)
     throttle = _throttle(args.throttle)
     resume_from = check_out(args.out, args.resume)
-    console = Console()
+    console = PlainConsole()
     store = MeasurementStore(args.out / MEASUREMENTS_FILE, labels={"run": str(args.out), "plan": _digest(args.plan)})
     with _terminate_as_interrupt():
         with console.status("starting Ray, engines and trainers"):

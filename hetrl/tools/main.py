@@ -41,7 +41,8 @@ def usage() -> str:
             *lines,
             "",
             "hetrl COMMAND --help says more. hetrl --version prints the version.",
-            "Exit codes: 0 done, 2 wrong input, 3 nothing feasible, 4 the run failed, 130 interrupted.",
+            "Exit codes: 0 done, 2 wrong input, 3 nothing feasible, 4 the run failed, an extra is missing or the",
+            "output cannot be written, 130 interrupted, 141 the reader of the output went away.",
         )
     )
 
@@ -55,29 +56,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         Everything after ``hetrl``; None takes it from ``sys.argv``.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments:
-        print(usage(), file=sys.stderr)
-        return EXIT_INPUT
-    name, *rest = arguments
+    name, *rest = arguments or [""]
+    if name in COMMANDS:
+        return guarded(lambda: _run(name, rest), prog=f"hetrl {name}")
+    return guarded(lambda: _answer(name), prog="hetrl")
+
+
+def _answer(name: str) -> int:
+    """Answer what is no command."""
     if name in ("-h", "--help", "help"):
-        return guarded(lambda: _say(usage()), prog="hetrl")
+        print(usage())
+        return EXIT_OK
     if name == "--version":
-        return guarded(lambda: _say(f"hetrl {hetrl.__version__}"), prog="hetrl")
-    if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS) or "hetrl --help lists the commands"
-        print(f"hetrl: no command '{name}'; {hint}", file=sys.stderr)
-        return EXIT_INPUT
-    return guarded(lambda: _run(name, rest), prog=f"hetrl {name}")
+        print(f"hetrl {hetrl.__version__}")
+        return EXIT_OK
+    hint = did_you_mean(name, COMMANDS) or "hetrl --help lists the commands"
+    print(f"hetrl: no command '{name}'; {hint}" if name else usage(), file=sys.stderr)
+    return EXIT_INPUT
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
     module = importlib.import_module(COMMANDS[name][0])
     return run_command(module.add_arguments, module.run, arguments, prog=f"hetrl {name}", description=module.__doc__)
-
-
-def _say(text: str) -> int:
-    print(text)
-    return EXIT_OK
 
 
 if __name__ == "__main__":

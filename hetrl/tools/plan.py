@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.files import check_writable
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, read_plan
 from hetrl.plan.plan import Plan
@@ -97,13 +98,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, report, write."""
+    """Plan, write, report."""
     clock = Clock()
     job = load_job(args.config, overrides=_overrides(args))
     model = read_cost_model(args.models)
     job = model.with_links(job)
     costs = UnitCosts(model, job.precision)
     warm_start = read_warm_start(args.warm_start, job)
+    check_writable(args.out, args.certificate)
     clock.lap("read")
     threads = _usual_lanes(job) if args.threads is None and args.ray is None else args.threads
     result = solve(
@@ -124,11 +126,7 @@ def run(args: argparse.Namespace) -> int:
         config_folder=_relative_folder(args.config, args.out or certificate),
         certificate=certificate.name if certificate is not None else "",
     )
-    if args.json:
-        print(json.dumps(document.to_json(), indent=1))
-    else:
-        print(plan_text(job, result, document))
-    written = write_results(
+    written = write_results(  # before anything is printed: a closed terminal loses no result
         args.out,
         document,
         lambda: {**clock.lap("report").to_json(), "threads": threads, "work": dict(result.work)},
@@ -136,7 +134,11 @@ def run(args: argparse.Namespace) -> int:
         certificate=result.proof.certificate if result.proof is not None else None,
         certificate_path=certificate,
     )
-    if written and not args.json:
+    if args.json:
+        print(json.dumps(document.to_json(), indent=1))
+        return EXIT_OK
+    print(plan_text(job, result, document))
+    if written:
         print(f"\nwritten: {', '.join(map(str, written))}")
     return EXIT_OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from hetrl.plan.plan import Plan, TaskPlan
 from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
+from hetrl.tools.streams import shows
 from hetrl.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ WIDTH = 118
 
 def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     """Return everything that ``hetrl plan`` prints."""
-    console = Console(width=WIDTH, record=True, file=io.StringIO())
+    console = Console(width=WIDTH, record=True, file=_Sheet())
     estimate = result.estimate
     console.print(_groups_table(job, result))
     console.print(_timeline(result))
@@ -53,6 +55,14 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
         for line in assumed_lines(document.assumed):
             console.print(f"  {line}", highlight=False, markup=False)
     return console.export_text(styles=False).rstrip()
+
+
+class _Sheet(io.StringIO):
+    """Text for stdout: rich draws tables with what its encoding has."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def step_word(job: Job) -> str:
@@ -139,10 +149,11 @@ def _timeline(result: SearchResult) -> Table:
     table.add_column("start", justify="right")
     table.add_column("end", justify="right")
     total = max(schedule.seconds, 1e-12)
+    critical, other = ("█", "▒") if shows("█▒") else ("#", "=")
     for name in sorted(schedule.start, key=lambda each: (schedule.start[each], each)):
         begin = round(schedule.start[name] / total * TIMELINE_COLUMNS)
         length = max(1, round((schedule.end[name] - schedule.start[name]) / total * TIMELINE_COLUMNS))
-        bar = " " * min(begin, TIMELINE_COLUMNS - 1) + ("█" if name in schedule.critical_path else "▒") * length
+        bar = " " * min(begin, TIMELINE_COLUMNS - 1) + (critical if name in schedule.critical_path else other) * length
         table.add_row(name, bar[:TIMELINE_COLUMNS], f"{schedule.start[name]:.3g}", f"{schedule.end[name]:.3g}")
     return table
 

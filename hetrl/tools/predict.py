@@ -39,7 +39,7 @@ from hetrl.cost.published import (
 )
 from hetrl.cost.work import DIMENSIONS, Array
 from hetrl.errors import EXIT_OK, Problem, SpecError
-from hetrl.files import write_text_atomically
+from hetrl.files import check_writable, write_text_atomically
 from hetrl.tools.cli import run_command
 
 COLUMNS = ("predicted_us", "p10_us", "p90_us", "provenance", "extrapolated")
@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict a file."""
+    check_writable(args.out)
     table = read_table(args.source)
     bad = table.bad_rows()
     if bad and not args.skip_bad_rows:

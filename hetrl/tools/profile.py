@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hetrl.errors import EXIT_OK, Problem, SpecError
+from hetrl.files import check_appendable
 from hetrl.tools.cli import run_command
 
 STAGES = ("operators", "optimizer", "train", "engine", "copies", "links")
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.responses_per_prompt < 1:
         raise SpecError(Problem(path="--responses-per-prompt", message="must be at least 1"))
+    check_appendable(args.out)
     set_environment()
     if args.ray:
         from hetrl.tools.profile_ray import profile_cluster

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from hetrl.cost.model import CostModel
 from hetrl.errors import EXIT_OK
+from hetrl.files import check_writable
 from hetrl.plan.plan import Plan
 from hetrl.tools.cli import run_command
+from hetrl.tools.console import PlainConsole
 from hetrl.tools.fit_profile import print_changes, read_measurements
 from hetrl.tools.job_or_plan import read_job_or_plan
 from hetrl_profiler.refit import Change
@@ -47,12 +47,14 @@ def run(args: argparse.Namespace) -> int:
     """Refit, write, report."""
     from hetrl_profiler.model_fit import refit_run
 
+    check_writable(args.out)
+    check_writable(args.out.with_suffix(".operators"))
     job, plan = read_job_or_plan(args.config)
     model = CostModel.load(args.models) if args.models is not None else CostModel.builtin()
     measurements = read_measurements(args.measurements)
     fitted = refit_run(job, measurements, model, micro_batch_sizes=micro_batch_sizes(plan), source=str(args.out))
     fitted.model.save(args.out)
-    console = Console()
+    console = PlainConsole()
     print_changes(console, fitted, before="predicted")
     for line in drift_lines(fitted.changes):
         console.print(line, highlight=False, soft_wrap=True)
