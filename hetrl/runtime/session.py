@@ -6,6 +6,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -113,9 +115,10 @@ class Session:
         """
         needs = node_needs(plan, job.topology)
         problems = launch_problems(plan, job, run)
-        if address is None:
+        if address is None and find_spec("ray") is not None:
             problems += placement_problems(needs, ray_cluster.offers_of_this_machine(needs, job.topology))
         raise_if_any(problems)
+        import_module("ray")  # if it is missing that is what to say, before any work
         records = load_prompts(Path(run.prompts))
         if len(records) < job.batch.num_prompts:
             raise SpecError(

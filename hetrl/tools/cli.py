@@ -24,11 +24,16 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for `hetrl ... | h
 
 _EXTRA_OF_PACKAGE = {
     "ray": "ray",
-    "torch": "ray",
+    "torch": "profile",
     "transformers": "ray",
     "vllm": "ray",
+    "safetensors": "ray",
     "tensorboard": "ray",
+    "joblib": "profile",
+    "psutil": "profile",
+    "scipy": "profile",
     "sklearn": "profile",
+    "highspy": "highs",
     "boto3": "aws",
     "numba": "sweeps",
     "aiconfigurator_core": "measured",

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="replay N steps with drawn lengths: p10, p50, p90",
+        help="replay N steps with drawn lengths: p10, p50, p90 (extra: pip install 'hetrl[sweeps]')",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
     parser.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +15,9 @@ from hetrl.files import check_writable
 from hetrl.measure import Measurement, load_measurements
 from hetrl.tools.console import PlainConsole
 from hetrl.tools.job_or_plan import read_job_or_plan
-from hetrl_profiler.refit import Refit
+
+if TYPE_CHECKING:
+    from hetrl_profiler.refit import Refit
 
 
 def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = None, base: Path | None = None) -> int:

@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetrl.cost.model import CostModel
 from hetrl.errors import EXIT_OK
@@ -21,7 +22,9 @@ from hetrl.tools.cli import run_command
 from hetrl.tools.console import PlainConsole
 from hetrl.tools.fit_profile import print_changes, read_measurements
 from hetrl.tools.job_or_plan import read_job_or_plan
-from hetrl_profiler.refit import Change
+
+if TYPE_CHECKING:
+    from hetrl_profiler.refit import Change
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
