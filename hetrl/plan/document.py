@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hetrl.errors import Problem, SpecError
 from hetrl.files import write_json_atomically
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
+from hetrl.plan.schema import schema_problems
 from hetrl.spec.job import Job
 
 FORMAT = "hetrl-plan"
@@ -130,25 +130,15 @@ def _task_json(task: TaskPlan) -> dict[str, Any]:
 
 def check_schema(document: object, source: str) -> None:
     """Raise a SpecError with every place where the document departs from the schema."""
-    import jsonschema
-
-    schema = json.loads(resources.files("hetrl.plan").joinpath("plan.schema.json").read_text())
     if isinstance(document, dict):
         problems = _version_problems(document, source)
         if problems:
             raise SpecError(problems)
-    errors = sorted(
-        jsonschema.Draft202012Validator(schema).iter_errors(document), key=lambda error: list(map(str, error.path))
+    problems = schema_problems(
+        document, package="hetrl.plan", schema="plan.schema.json", source=source, rule="PLAN_SCHEMA"
     )
-    if errors:
-        raise SpecError(
-            Problem(
-                path=f"{source}: {_json_path(list(error.absolute_path))}",
-                message=error.message if len(error.message) < 300 else error.message[:300] + "...",
-                rule="PLAN_SCHEMA",
-            )
-            for error in errors[:20]
-        )
+    if problems:
+        raise SpecError(problems)
 
 
 def _version_problems(document: Mapping[str, Any], source: str) -> list[Problem]:
@@ -173,11 +163,6 @@ def _version_problems(document: Mapping[str, Any], source: str) -> list[Problem]
             )
         )
     return problems
-
-
-def _json_path(parts: list[Any]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
-    return text.lstrip(".") or "(top level)"
 
 
 def read_plan(path: Path) -> PlanDocument:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hetrl.errors import Problem, SpecError
 from hetrl.files import write_json_atomically
+from hetrl.plan.schema import schema_problems
 from hetrl.search.exact.result import CERTIFICATE_VERSION, Certificate
 from hetrl.spec.job import Job
 
@@ -20,12 +21,11 @@ MAX_BYTES = 512 * 1024**2
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateFile:
-    """What a file holds; ``checksum_holds`` says whether its content is what was written."""
+    """What a file holds."""
 
     certificate: Certificate
     config: Mapping[str, Any]
     config_folder: str
-    checksum_holds: bool
 
 
 def write_certificate(path: Path, job: Job, certificate: Certificate, *, config_folder: str) -> None:
@@ -46,7 +46,8 @@ def read_certificate(path: Path) -> CertificateFile:
     Raises
     ------
     SpecError
-        If the file cannot be read, is too large, is not a certificate, has another version, or lacks a part.
+        If the file cannot be read, is too large, is not a certificate, has another version, was changed after it was
+        written, or violates the schema.
     """
     source = str(path)
 
@@ -56,7 +57,7 @@ def read_certificate(path: Path) -> CertificateFile:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise refused("certificate is too large", f"{path.stat().st_size} bytes", f"at most {MAX_BYTES}")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise refused(f"cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -65,13 +66,20 @@ def read_certificate(path: Path) -> CertificateFile:
         raise refused("not a certificate", valid=f'"format": "{FORMAT}"')
     if document.get("version") != CERTIFICATE_VERSION:
         raise refused("another version", str(document.get("version")), f"version {CERTIFICATE_VERSION}")
-    try:
-        content = {key: document[key] for key in ("config", "config_folder", "certificate")}
-        return CertificateFile(
-            certificate=Certificate.from_json(content["certificate"]),
-            config=dict(content["config"]),
-            config_folder=str(content["config_folder"]),
-            checksum_holds=document.get("sha256") == checksum(content),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise refused(f"a part is missing or not what it should be: {error!r}") from error
+    content: dict[str, Any] = {key: document.get(key) for key in ("config", "config_folder", "certificate")}
+    if document.get("sha256") != checksum(content):
+        raise refused("the content was changed after it was written: its SHA-256 is another")
+    problems = schema_problems(
+        document, package="hetrl.search.exact", schema="certificate.schema.json", source=source, rule="CERTIFICATE"
+    )
+    if problems:
+        raise SpecError(problems)
+    return CertificateFile(
+        certificate=Certificate.from_json(content["certificate"]),
+        config=dict(content["config"]),
+        config_folder=content["config_folder"],
+    )
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")

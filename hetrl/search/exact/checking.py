@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,14 @@ import numpy as np
 from hetrl.cost.evaluate import evaluate, memory_problems, task_estimate
 from hetrl.cost.residency import plan_memory
 from hetrl.cost.unit import UnitCosts
-from hetrl.errors import Problem
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
+from hetrl.search.exact.certificate_structure import (
+    Verdict,
+    check_choices,
+    check_removals,
+    check_structure,
+    equal,
+)
 from hetrl.search.exact.milp import build_program, mps_text, objective_of, solve_mps
 from hetrl.search.exact.problem import ExactProblem, declared_options
 from hetrl.search.exact.result import Certificate, CertificateColumn, job_digest
@@ -26,28 +31,6 @@ from hetrl.search.exact.space import packings
 from hetrl.search.level3_colocation import OPTIMIZER_STATES, SHARDINGS, WEIGHTS
 from hetrl.spec.job import Job
 from hetrl_kernels.options import Option
-
-TOLERANCE = 1e-9
-
-
-@dataclass
-class Verdict:
-    """Problems found, and what was checked."""
-
-    problems: list[Problem] = field(default_factory=list)
-    checked: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing was found."""
-        return not self.problems
-
-    def expect(self, holds: bool, path: str, message: str, found: object, valid: object) -> None:
-        """Note a problem unless something holds."""
-        if not holds:
-            self.problems.append(
-                Problem(path=path, message=message, found=str(found), valid=str(valid), rule="CERTIFICATE")
-            )
 
 
 def check_certificate(
@@ -90,11 +73,17 @@ def check_certificate(
     named = {*certificate.chosen, *(name for each in certificate.combinations for name in each.columns)}
     missing = sorted(named - set(names))
     verdict.expect(not missing, "columns", "are missing", ", ".join(missing[:5]), "every column that is referred to")
+    for column in certificate.columns:
+        check_structure(job, column, verdict)
     if not verdict.holds:
         return verdict
+    check_choices(job, certificate, verdict)
+    check_removals(certificate, verdict)
     tell(f"{len(names)} columns")
     for column in certificate.columns:
         _check_column(problem, column, verdict)
+    if not verdict.holds:  # costs and a program of such columns would say nothing
+        return verdict
     tell("integer program")
     optimum = certificate.optimum_seconds
     tasks = [task.name for task in job.workflow.tasks]
@@ -108,7 +97,7 @@ def check_certificate(
     verdict.checked[f"integer programs solved by {mip}"] = 1
     best = objective_of(answer.chosen, phases, columns, combinations)
     verdict.expect(answer.status == "optimal", "mps", f"{mip} finds no optimum", answer.status, "optimal")
-    verdict.expect(_equal(best, optimum), "optimum_seconds", f"{mip} finds another optimum", optimum, best)
+    verdict.expect(equal(best, optimum), "optimum_seconds", f"{mip} finds another optimum", optimum, best)
     tell(f"{len(combinations)} combinations")
     by_name = {column.name: column for column in columns}
     exact = {frozenset(each.columns): each.exact_seconds for each in combinations}
@@ -116,10 +105,10 @@ def check_certificate(
     for members, seconds in exact.items():
         again = best_seconds(problem, [by_name[name] for name in sorted(members)])
         path = f"combinations.{'+'.join(sorted(members))}"
-        verdict.expect(_equal(again, seconds), path, "the evaluator finds other seconds", seconds, again)
+        verdict.expect(equal(again, seconds), path, "the evaluator finds other seconds", seconds, again)
     verdict.checked["combinations evaluated anew"] = len(exact)
     chosen = exact[frozenset(certificate.chosen)]
-    verdict.expect(_equal(chosen, optimum), "chosen", "is not the optimum", chosen, optimum)
+    verdict.expect(equal(chosen, optimum), "chosen", "is not the optimum", chosen, optimum)
     return verdict
 
 
@@ -129,13 +118,9 @@ def check_completeness(job: Job, costs: UnitCosts, certificate: Certificate) -> 
     again = solve_exact(job, costs, mip=None)
     verdict.expect(again.status == "optimal", "optimum_seconds", "could not be proven again", again.status, "optimal")
     found, right = certificate.optimum_seconds, again.objective
-    verdict.expect(_equal(found, right), "optimum_seconds", "is not the optimum found anew", found, right)
+    verdict.expect(equal(found, right), "optimum_seconds", "is not the optimum found anew", found, right)
     verdict.checked["proof repeated"] = 1
     return verdict
-
-
-def _equal(a: float, b: float) -> bool:
-    return a == b or abs(a - b) <= TOLERANCE * abs(b)
 
 
 def _difference(found: str, right: str) -> str:
@@ -161,6 +146,8 @@ def _check_column(problem: ExactProblem, column: CertificateColumn, verdict: Ver
     counts = tuple(int(each) for each in space.counts(vector))
     found = column.canonical_counts
     verdict.expect(found == counts, f"{path}.canonical_counts", "are not the vector's", found, counts)
+    if found != counts:
+        return
     options = _declared(problem, column)
     for name in column.tasks:
         where = f"{path}.realisation.{name}"
@@ -177,7 +164,7 @@ def _check_column(problem: ExactProblem, column: CertificateColumn, verdict: Ver
         tokens = memory.kv_tokens.get(name, ())
         again = task_estimate(job, job.workflow.task(name), task_plan, problem.costs, tokens).seconds
         said = column.seconds[name]
-        verdict.expect(_equal(again, said), f"{path}.seconds.{name}", "the evaluator finds other seconds", said, again)
+        verdict.expect(equal(again, said), f"{path}.seconds.{name}", "the evaluator finds other seconds", said, again)
     tasks = [task.name for task in job.workflow.tasks]
     indices = tuple(tasks.index(name) for name in column.tasks)
     syncs = problem.column(indices, column.vector, options.values()).syncs
@@ -198,7 +185,7 @@ def _check_column(problem: ExactProblem, column: CertificateColumn, verdict: Ver
 
 
 def _compare(verdict: Verdict, path: str, found: Mapping[str, float], right: Mapping[str, float]) -> None:
-    same = found.keys() == right.keys() and all(_equal(found[key], right[key]) for key in right)
+    same = found.keys() == right.keys() and all(equal(found[key], right[key]) for key in right)
     verdict.expect(same, path, "do not follow from the realisation", dict(found), right)
 
 

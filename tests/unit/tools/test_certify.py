@@ -106,7 +106,40 @@ def larger_vector(document: Document) -> None:
     document["certificate"]["columns"][0]["vector"][0] = 99
 
 
+def removed_below_the_optimum(document: Document) -> None:
+    values = document["certificate"]
+    values["removals"][0]["bound_seconds"] = 0.999 * values["optimum_seconds"]
+
+
+def removed_less_than_one(document: Document) -> None:
+    document["certificate"]["removals"][0]["number"] = -3
+
+
+def engine_shares(document: Document) -> None:
+    column = document["certificate"]["columns"][0]
+    engine = next(task for task in column["tasks"] if task.endswith("generate"))
+    column["realisation"][engine]["shares"][0] += 1
+
+
+def canonical_nodes_without_end(document: Document) -> None:
+    document["certificate"]["columns"][0]["canonical_counts"][0] = 60_000
+
+
+def relaxed_seconds(document: Document) -> None:
+    document["certificate"]["combinations"][-1]["relaxed_seconds"] *= 1.01
+
+
+def nothing_chosen(document: Document) -> None:
+    document["certificate"]["chosen"] = []
+
+
 CORRUPTIONS = [
+    removed_below_the_optimum,
+    removed_less_than_one,
+    engine_shares,
+    canonical_nodes_without_end,
+    relaxed_seconds,
+    nothing_chosen,
     cheaper_column,
     cheaper_load,
     missing_winner,
@@ -141,6 +174,66 @@ def test_a_corrupted_certificate_is_refused(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert ("was changed" in said) is not forged
+
+
+WRONG = {
+    "null": None,
+    "negative": -1,
+    "text": "x",
+    "list": [],
+    "mapping": {},
+    "huge": 10**30,
+    "beyond floats": float("inf"),
+    "not a number": float("nan"),
+    "true": True,
+    "fraction": 0.5,
+}
+FREE = {  # what another valid value may stand in: nothing follows from it, or only --complete tells
+    "config_folder": {"text"},
+    "certificate.cost_model": {"text"},
+    "certificate.removals": {"list"},
+    "certificate.removals.*.family": {"text"},
+    "certificate.removals.*.bound_seconds": {"null"},
+}
+
+
+def one_of_each_kind(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, tuple[str | int, ...]]:
+    """A path to every value of the document, leaves and all that holds them, one of each kind."""
+    found = {".".join("*" if isinstance(key, int) else key for key in path): path} if path else {}
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        found |= one_of_each_kind(child, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_whatever_stands_anywhere_is_refused_without_a_traceback(
+    written: Path, tmp_path: Path, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = json.loads((written / "plan.certificate.json").read_text())
+    kinds = {
+        kind: path for kind, path in one_of_each_kind(whole).items() if kind not in ("format", "version", "sha256")
+    }
+    assert len(kinds) > 60
+    file = tmp_path / "bad.json"
+    accepted = []
+    for kind, path in kinds.items():
+        document = json.loads(json.dumps(whole))
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        if place[path[-1]] == WRONG[wrong] and type(place[path[-1]]) is type(WRONG[wrong]):
+            continue
+        place[path[-1]] = WRONG[wrong]
+        document["sha256"] = checksum({key: document[key] for key in ("config", "config_folder", "certificate")})
+        file.write_text(json.dumps(document))
+        code = main(["certify", str(file), "--quiet", "--mip", "cbc"])
+        said = capsys.readouterr().err
+        assert "Traceback" not in said, f"{kind}: {said}"
+        assert code in (0, 2), kind
+        if code == 0:
+            accepted.append(kind)
+    assert set(accepted) <= {kind for kind, values in FREE.items() if wrong in values}
 
 
 def test_a_certificate_of_another_cost_model_is_refused_by_that_name(
