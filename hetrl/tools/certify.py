@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl certify``."""
     parser.add_argument("file", type=Path, help="certificate written by hetrl plan --solver ilp")
     parser.add_argument("--models", type=Path, help="cost model that the plan was made with (default: built-in)")
-    parser.add_argument("--mip", choices=MIP_SOLVERS, help="solver to check with (default: another than the file's)")
+    parser.add_argument(
+        "--mip", choices=MIP_SOLVERS, help="solver to check with (default: another than the file's, if installed)"
+    )
     parser.add_argument("--complete", action="store_true", help="prove the optimum anew as well")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress on the terminal")
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     job = model.with_links(job_from_values(dict(file.config), source=str(args.file), base=base))
     costs = UnitCosts(model, job.precision)
     certificate = file.certificate
-    mip = args.mip or ("highs" if certificate.solver == "cbc" else "cbc")
+    mip = args.mip or _another(certificate.solver)
     quiet = args.quiet or args.json or not sys.stderr.isatty()
     verdict = check_certificate(job, costs, certificate, mip=mip, progress=None if quiet else _progress)
     if verdict.holds and args.complete:
@@ -72,6 +74,16 @@ def run(args: argparse.Namespace) -> int:
         if not args.complete:
             print(f"  removed by the solver's bounds, not checked here (--complete): {removed:,}")
     return EXIT_OK
+
+
+def _another(mip: str) -> str:
+    """Another solver than a certificate's; the same where no other is installed, which is said."""
+    from hetrl.search.exact.milp import is_available
+
+    others = [each for each in ("cbc", "highs") if each != mip and is_available(each)]
+    if not others:
+        print(f"note: checked by {mip} itself; pip install 'hetrl[highs]' for another solver", file=sys.stderr)
+    return others[0] if others else mip
 
 
 def problems_beside(path: Path, file: CertificateFile) -> list[Problem]:

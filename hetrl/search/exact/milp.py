@@ -167,16 +167,24 @@ def _mip_solver(pulp: Any, mip: str, time_limit_seconds: float | None) -> Any:
         raise SpecError(
             Problem(path="--mip", message="unknown solver", found=mip, valid=", ".join(MIP_SOLVERS), rule="MIP")
         )
-    settings = {"msg": False, "gapRel": 0.0, "timeLimit": time_limit_seconds}
-    solver = {"cbc": pulp.PULP_CBC_CMD, "highs": pulp.HiGHS, "gurobi": pulp.GUROBI}[mip](**settings)
-    if not solver.available():
+    if not is_available(mip):
         needs = {
             "cbc": "the CBC that PuLP brings does not run on this machine",
-            "highs": "pip install hetrl[highs]",
-            "gurobi": "gurobipy and a licence",
+            "highs": "it comes with pip install 'hetrl[highs]'",
+            "gurobi": "it needs gurobipy and a licence",
         }[mip]
-        raise SpecError(Problem(path="--mip", message=f"{mip} is not available: {needs}", found=mip, rule="MIP"))
-    return solver
+        raise SpecError(Problem(path="--mip", message=f"{mip} is not installed: {needs}", rule="MIP"))
+    settings = {"msg": False, "gapRel": 0.0, "timeLimit": time_limit_seconds}
+    return _solver_class(pulp, mip)(**settings)
+
+
+def is_available(mip: str) -> bool:
+    """Whether a solver of `MIP_SOLVERS` can be used here."""
+    return bool(_solver_class(_pulp(), mip)(msg=False).available())
+
+
+def _solver_class(pulp: Any, mip: str) -> Any:
+    return {"cbc": pulp.PULP_CBC_CMD, "highs": pulp.HiGHS, "gurobi": pulp.GUROBI}[mip]
 
 
 def _pulp() -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +52,22 @@ def test_a_whole_certificate_holds(written: Path, mip: str, capsys: pytest.Captu
     assert said["optimum_seconds"] == pytest.approx(document["search"]["objective_value"], rel=1e-9)
     assert document["prediction"]["step_seconds"] <= said["optimum_seconds"] * (1 + 1e-9)
     assert said["checked"]["columns costed anew"] == len(certificate(written)["columns"])
+
+
+def test_without_another_solver_the_certificates_own_checks_it_and_that_is_said(written: Path) -> None:
+    without = "import sys; sys.modules['highspy'] = None; from hetrl.tools.main import main; sys.exit(main())"
+
+    def certify(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-c", without, "certify", str(written / "plan.certificate.json"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    code, said = certify()
+    assert code == 0
+    assert "checked by cbc itself; pip install 'hetrl[highs]'" in said
+    code, said = certify("--mip", "highs")
+    assert code == 2
+    assert "highs is not installed: it comes with pip install 'hetrl[highs]'" in said
 
 
 def certificate(folder: Path) -> Document:
