@@ -7,6 +7,7 @@ where every figure comes from. It holds no clock times: equal input, seed and bu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +190,7 @@ def read_plan(path: Path) -> PlanDocument:
     except UnicodeDecodeError as error:
         raise SpecError(Problem(path=source, message="not UTF-8 text")) from error
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise SpecError(
             Problem(
@@ -200,6 +201,48 @@ def read_plan(path: Path) -> PlanDocument:
             )
         ) from error
     return document_from_json(document, source)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no number of JSON")
+    return value
+
+
+def document_problems(job: Job, document: PlanDocument) -> list[Problem]:
+    """Where a document describes other devices or tasks than those of the job that it carries."""
+    problems = []
+    for path, told, known in (
+        ("devices", document.devices, describe_devices(job)),
+        ("tasks", document.tasks, describe_tasks(job)),
+    ):
+        key = "id" if path == "devices" else "task"
+        by_key = {entry[key]: entry for entry in known}
+        for number, entry in enumerate(told):
+            right = by_key.get(entry[key], {})
+            wrong = [name for name in entry if entry[name] != right.get(name)]
+            problems += [
+                Problem(
+                    path=f"{path}[{number}].{name}",
+                    message="not what the plan's config says",
+                    found=str(entry[name])[:100],
+                    valid=str(right.get(name, f"one of the {len(known)} {path} of the config")),
+                    rule="PLAN_DOCUMENT",
+                )
+                for name in (wrong if right else [key])
+            ]
+        if sorted(str(entry[key]) for entry in told) != sorted(map(str, by_key)):
+            problems.append(
+                Problem(
+                    path=path,
+                    message=f"not the {path} of the plan's config, each once",
+                    found=f"{len(told)} entries",
+                    valid=f"{len(known)} entries",
+                    rule="PLAN_DOCUMENT",
+                )
+            )
+    return problems[:20]
 
 
 def document_from_json(document: Any, source: str) -> PlanDocument:

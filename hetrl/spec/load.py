@@ -13,7 +13,12 @@ from pathlib import Path
 
 from hetrl.spec.devices import DTYPES, DeviceType
 from hetrl.spec.job import Batch, Job, OptimizerSettings, Precision, RunSettings
-from hetrl.spec.load_constraints import constraint_problems, price_problems, read_constraints
+from hetrl.spec.load_constraints import (
+    constraint_problems,
+    price_problems,
+    read_constraints,
+    solver_problems,
+)
 from hetrl.spec.load_devices import read_device_types
 from hetrl.spec.load_topology import read_topology
 from hetrl.spec.model import Model
@@ -97,6 +102,7 @@ def job_from_values(
         names = [task.name for task in workflow.tasks]
         report.problems.extend(constraint_problems(optimizer.constraints, names, [node.id for node in topology.nodes]))
         report.problems.extend(price_problems(optimizer, topology))
+    report.problems.extend(solver_problems(optimizer))
     report.raise_if_any()
     assert topology is not None and workflow is not None
     return Job(

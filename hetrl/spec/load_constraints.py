@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hetrl.errors import Problem, did_you_mean
 from hetrl.spec.job import Constraints, OptimizerSettings
@@ -73,6 +73,30 @@ def constraint_problems(constraints: Constraints, tasks: Sequence[str], nodes: S
                 Problem(path=PATH, message=f"no node is left for {task}", found=f"{len(nodes)} nodes, all ruled out")
             )
     return problems
+
+
+def solver_problems(optimizer: OptimizerSettings) -> list[Problem]:
+    """Constraints that the job's solver does not know."""
+    if optimizer.solver != "ilp":
+        return []
+    return [
+        Problem(
+            path=f"{PATH}.{key}",
+            message="the exact solver knows no constraints beyond the job's own",
+            found=_as_yaml(value),
+            valid="solver: hybrid",
+            rule="SOLVER",
+        )
+        for key in CONSTRAINT_KEYS
+        if (value := getattr(optimizer.constraints, key))
+    ]
+
+
+def _as_yaml(value: object) -> str:
+    """Return the value of a key as one would write it on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_as_yaml(each)}" for key, each in value.items()) + "}"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def price_problems(optimizer: OptimizerSettings, topology: Topology) -> list[Problem]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.model import CostModel
-from hetrl.plan.document import MAX_PLAN_BYTES, read_plan
+from hetrl.errors import SpecError
+from hetrl.plan.document import MAX_PLAN_BYTES, PlanDocument, document_problems, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values, load_job
@@ -21,10 +23,17 @@ def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
     """Return the job, and the plan if the file is one."""
     if is_plan(path):
         document = read_plan(path)
-        return job_from_values(
-            dict(document.config), source=str(path), base=path.parent / document.config_folder
-        ), document.plan
+        return job_of(document, path), document.plan
     return load_job(path), None
+
+
+def job_of(document: PlanDocument, path: Path) -> Job:
+    """Return the job that a plan.json was made from; SpecError if its tables are not that job's."""
+    job = job_from_values(dict(document.config), source=str(path), base=path.parent / document.config_folder)
+    problems = document_problems(job, document)
+    if problems:
+        raise SpecError(replace(problem, path=f"{path}: {problem.path}") for problem in problems)
+    return job
 
 
 def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) -> None:

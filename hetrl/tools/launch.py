@@ -27,9 +27,10 @@ from hetrl.runtime.recording import Prediction
 from hetrl.runtime.run import MEASUREMENTS_FILE, check_out, run_steps
 from hetrl.runtime.session import Session
 from hetrl.spec.job import Job, RunSettings
-from hetrl.spec.load import job_from_values, load_job
+from hetrl.spec.load import load_job
 from hetrl.tools.cli import run_command
 from hetrl.tools.console import PlainConsole
+from hetrl.tools.job_or_plan import job_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, start, run, and end cleanly whatever happens."""
     document = read_plan(args.plan)
-    job = job_from_values(document.config, source=str(args.plan), base=args.plan.parent / document.config_folder)
+    job = job_of(document, args.plan)
     settings = _settings(args, document, job)
     throttle = _throttle(args.throttle)
     resume_from = check_out(args.out, args.resume)

@@ -1,7 +1,8 @@
 """Check a job file, or a plan, and report every problem at once.
 
 A job is checked for its form, models, devices, links and limits; what the file leaves open is listed as assumed. A
-plan is checked against its schema, every hard rule, and the memory of every device and host. Exit code 0: right,
+plan is checked against its schema, every hard rule, and the memory of every device and host; a prediction that
+is another than the cost model's is noted on stderr. Exit code 0: right,
 2: wrong, 3: right but it cannot fit.
 """
 
@@ -11,24 +12,33 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from hetrl.cost.evaluate import evaluate
 from hetrl.cost.residency import plan_memory
+from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_INPUT, EXIT_OK, Problem, SpecError
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
 from hetrl.spec.job import Job
 from hetrl.spec.rules import valid_tensor_degrees
 from hetrl.tools.cli import run_command
-from hetrl.tools.job_or_plan import read_job_or_plan
+from hetrl.tools.job_or_plan import note_another_prediction, read_job_or_plan
 from hetrl.tools.memory_text import memory_problems
+from hetrl.tools.plan import read_cost_model
 from hetrl.units import format_bytes
 from hetrl.workload.outlook import fleet_outlook
+
+NEEDS_WARM_START = (
+    "optimizer.constraints.keep_layout: layouts are kept from a plan; hetrl plan refuses this job without --warm-start"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl validate``."""
     parser.add_argument("config", type=Path, help="job file (YAML) or plan.json")
+    parser.add_argument("--models", type=Path, help="cost model that the plan was made with (default: built-in)")
     parser.add_argument("--strict", action="store_true", help="warnings count as problems")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -42,8 +52,15 @@ def run(args: argparse.Namespace) -> int:
             raise
         print(json.dumps({"valid": False, "problems": entries(error.problems)}, indent=2))
         return EXIT_INPUT
+    if plan is None and job.optimizer.constraints.keep_layout:
+        job = replace(job, warnings=(*job.warnings, NEEDS_WARM_START))
     problems = plan_problems(job, plan) if plan is not None else []
     unfit = memory_findings(job, plan if not problems else None) if plan is None or not problems else []
+    if plan is not None and not problems and not unfit:
+        model = read_cost_model(args.models)
+        note_another_prediction(
+            args.config, model, evaluate(model.with_links(job), plan, UnitCosts(model, job.precision))
+        )
     code = EXIT_INPUT if problems or (args.strict and job.warnings) else EXIT_INFEASIBLE if unfit else EXIT_OK
     if args.json:
         print(json.dumps(report(job, problems, unfit), indent=2))

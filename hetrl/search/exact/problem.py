@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetrl.cost.tables import SCALARS, CostTables
 from hetrl.cost.unit import UnitCosts
-from hetrl.errors import Problem, SpecError
+from hetrl.errors import SpecError
 from hetrl.search.context import ENGINE_CONCURRENCY, SearchContext
 from hetrl.search.exact.finding import exact_finder
 from hetrl.search.exact.relaxation import Relaxation, relaxation
 from hetrl.search.exact.space import Space, Vector, declared_space
 from hetrl.search.level2_parallelism import allowed_features
-from hetrl.spec.job import Constraints, Job
+from hetrl.spec.job import Job
+from hetrl.spec.load_constraints import solver_problems
 from hetrl_kernels.groups import Steps
 from hetrl_kernels.options import Option
 from hetrl_kernels.tables import Tables
@@ -139,16 +140,9 @@ def refuse_constraints(job: Job) -> None:
     SpecError
         For jobs with ``optimizer.constraints``.
     """
-    if job.optimizer.constraints != Constraints():
-        raise SpecError(
-            Problem(
-                path="optimizer.constraints",
-                message="the exact solver knows no constraints beyond the job's own",
-                found=str(job.optimizer.constraints),
-                valid="solver: hybrid",
-                rule="SOLVER",
-            )
-        )
+    problems = solver_problems(replace(job.optimizer, solver="ilp"))
+    if problems:
+        raise SpecError(problems)
 
 
 def best_links(space: Space, tables: CostTables) -> CostTables:
