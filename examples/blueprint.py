@@ -104,7 +104,8 @@ def judge(actor: str) -> None:
     print(f"  one step takes {result.estimate.step_seconds:.1f} s (at least {result.lower_bound:.1f} s for any plan)")
     for task in result.plan.tasks:
         kinds = sorted({job.topology.devices[device].type.name for device in task.devices})
-        print(f"  {task.task:<16} {len(task.devices)} devices ({', '.join(kinds)}), {len(task.replicas)} replicas")
+        replicas = "1 replica" if len(task.replicas) == 1 else f"{len(task.replicas)} replicas"
+        print(f"  {task.task:<16} {len(task.devices)} devices ({', '.join(kinds)}), {replicas}")
 
 
 def main() -> None:

@@ -189,6 +189,11 @@ def read_plan(path: Path) -> PlanDocument:
         raise SpecError(Problem(path=source, message=f"cannot be read: {error.strerror or error}")) from error
     except UnicodeDecodeError as error:
         raise SpecError(Problem(path=source, message="not UTF-8 text")) from error
+    return document_from_text(text, source)
+
+
+def document_from_text(text: str, source: str) -> PlanDocument:
+    """Return the checked document of a plan.json's text; see `read_plan`."""
     try:
         document = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:

@@ -25,7 +25,7 @@ from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model
 from hetrl.spec.section import Report, Section
 from hetrl.spec.workflow import ALGORITHMS, Workflow, build_workflow
-from hetrl.spec.yaml_text import parse_yaml, read_text
+from hetrl.spec.yaml_text import folder_of, parse_yaml, read_text
 
 JOB_KEYS = ("workflow", "cluster_topology", "optimizer", "batch", "precision", "run", "device_types")
 WORKFLOW_KEYS = (
@@ -65,7 +65,7 @@ def load_job(path_or_text: str | Path, overrides: Mapping[str, object] | None = 
         text, source = path_or_text, ""
     else:
         file = Path(path_or_text)
-        text, source, base = read_text(file, "job file"), str(path_or_text), file.parent
+        text, source, base = read_text(file, "job file", pipes=True), str(path_or_text), folder_of(file)
     values = parse_yaml(text, source)
     return job_from_values(values, source=source, base=base, overrides=overrides)
 

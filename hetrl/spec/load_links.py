@@ -101,7 +101,8 @@ def read_links_file(
     text = report.attempt("", read_text, file, "links file")
     rows = csv.DictReader(io.StringIO(text))
     if text and tuple(rows.fieldnames or ()) != LINK_FILE_COLUMNS:
-        report.problem(where, "wrong columns", ", ".join(map(str, rows.fieldnames or ())), ", ".join(LINK_FILE_COLUMNS))
+        # Not what stands there: a job file from elsewhere must not show any file of this machine.
+        report.problem(f"{where} line 1", "wrong columns", valid=", ".join(LINK_FILE_COLUMNS))
         return
     try:
         for number, row in enumerate(rows, start=2):
@@ -110,17 +111,17 @@ def read_links_file(
             unknown = [end for end in ends if end not in index]
             if unknown or ends[0] == ends[1]:
                 report.problem(
-                    line, "a link has two different nodes of the fleet as ends", ends, ", ".join(list(index)[:12])
+                    line, "a link has two different nodes of the fleet as ends", valid=", ".join(list(index)[:12])
                 )
                 continue
             figures = [_figure(row[column]) for column in LINK_FILE_COLUMNS[2:]]
             if figures[0] <= 0 or figures[1] < 0:
-                report.problem(line, "bandwidth must be above 0 and latency at least 0", list(row.values()))
+                report.problem(line, "bandwidth must be above 0 and latency at least 0")
                 continue
             link = Link(bytes_per_second=figures[0], latency_seconds=figures[1], kind="measured")
             links[(index[ends[0]], index[ends[1]])] = link
     except csv.Error as error:
-        report.problem(where, "not a CSV table", str(error))
+        report.problem(f"{where} line {rows.line_num}", f"not a CSV table: {error}")
 
 
 def _figure(text: str | None) -> float:

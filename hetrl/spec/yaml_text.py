@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,46 @@ def _fail(message: str, *, source: str, found: str = "", valid: str = "") -> Spe
     return SpecError(Problem(path=source, message=message, found=found, valid=valid, rule="YAML"))
 
 
-def read_text(path: Path, what: str = "file", max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: Path, what: str = "file", max_bytes: int = MAX_BYTES, *, pipes: bool = False) -> str:
     """Return the text of a file of at most ``max_bytes``.
+
+    Parameters
+    ----------
+    pipes
+        Also read pipes and, for ``-``, the standard input: for what the user names, not for what a file names, which
+        could wait for ever.
 
     Raises
     ------
     SpecError
-        If it does not exist, is not a regular file, is too large or is not UTF-8.
+        If it does not exist, is a folder, is too large or is not UTF-8.
     """
     try:
-        if not path.is_file():
-            raise _fail(f"no such {what}", source=str(path))
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise _fail(
-                f"{what} too large", source=str(path), found=f"{size} bytes", valid=f"at most {max_bytes} bytes"
-            )
-        return path.read_bytes().decode("utf-8-sig")
+        if pipes and str(path) == "-":
+            data = sys.stdin.buffer.read(max_bytes + 1) if sys.stdin is not None else b""
+        elif pipes or path.is_file():
+            with path.open("rb") as stream:  # a pipe tells its size only by being read
+                data = stream.read(max_bytes + 1)
+        elif path.is_dir():
+            raise _fail(f"a folder, not a {what}", source=str(path))
+        else:
+            raise _fail(f"no such {what}" if not path.exists() else f"not a regular {what}", source=str(path))
+        if len(data) > max_bytes:
+            raise _fail(f"{what} too large", source=str(path), valid=f"at most {max_bytes} bytes")
+        return data.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise _fail(f"no such {what}", source=str(path)) from None
+    except IsADirectoryError:
+        raise _fail(f"a folder, not a {what}", source=str(path)) from None
     except UnicodeDecodeError as error:
         raise _fail(f"{what} is not UTF-8 text", source=str(path), found=error.reason) from None
     except (OSError, ValueError) as error:
         raise _fail(f"{what} cannot be read", source=repr(str(path))[:200], found=str(error)[:200]) from None
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder that relative paths in a file start from; for a pipe it is the working directory."""
+    return path.parent if path.is_file() else Path()
 
 
 def parse_yaml(text: str, source: str = "") -> object:

@@ -9,11 +9,11 @@ from pathlib import Path
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.model import CostModel
 from hetrl.errors import SpecError
-from hetrl.plan.document import MAX_PLAN_BYTES, PlanDocument, document_problems, read_plan
+from hetrl.plan.document import MAX_PLAN_BYTES, PlanDocument, document_from_text, document_problems, read_plan
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
-from hetrl.spec.load import job_from_values, load_job
-from hetrl.spec.yaml_text import read_text
+from hetrl.spec.load import job_from_values
+from hetrl.spec.yaml_text import folder_of, parse_yaml, read_text
 from hetrl.units import format_seconds
 
 SAME = 1e-9
@@ -21,15 +21,20 @@ SAME = 1e-9
 
 def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
     """Return the job, and the plan if the file is one."""
-    if is_plan(path):
+    source = str(path)
+    if path.suffix == ".json":
         document = read_plan(path)
-        return job_of(document, path), document.plan
-    return load_job(path), None
+    else:
+        text = read_text(path, "job file or plan", MAX_PLAN_BYTES, pipes=True)  # once: it may be a pipe
+        if not _starts_as_plan(text):
+            return job_from_values(parse_yaml(text, source), source=source, base=folder_of(path)), None
+        document = document_from_text(text, source)
+    return job_of(document, path), document.plan
 
 
 def job_of(document: PlanDocument, path: Path) -> Job:
     """Return the job that a plan.json was made from; SpecError if its tables are not that job's."""
-    job = job_from_values(dict(document.config), source=str(path), base=path.parent / document.config_folder)
+    job = job_from_values(dict(document.config), source=str(path), base=folder_of(path) / document.config_folder)
     problems = document_problems(job, document)
     if problems:
         raise SpecError(replace(problem, path=f"{path}: {problem.path}") for problem in problems)
@@ -37,7 +42,12 @@ def job_of(document: PlanDocument, path: Path) -> Job:
 
 
 def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) -> None:
-    """Say on stderr that a plan.json predicts another step, because of another cost model or version."""
+    """Say on stderr that a plan.json predicts another step, because of another cost model or version.
+
+    A pipe, which can be read only once, is not compared.
+    """
+    if not path.is_file():
+        return
     document = read_plan(path)
     planned, made_with = document.prediction["step_seconds"], document.search.get("cost_model", "unknown")
     if abs(planned - estimate.step_seconds) > SAME * planned:
@@ -50,4 +60,8 @@ def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) ->
 
 def is_plan(path: Path) -> bool:
     """Whether a file is a plan.json: named so, or starting with a brace."""
-    return path.suffix == ".json" or read_text(path, "job file or plan", MAX_PLAN_BYTES).lstrip().startswith("{")
+    return path.suffix == ".json" or _starts_as_plan(read_text(path, "job file or plan", MAX_PLAN_BYTES))
+
+
+def _starts_as_plan(text: str) -> bool:
+    return text.lstrip().startswith("{")

@@ -28,6 +28,7 @@ from hetrl.runtime.run import MEASUREMENTS_FILE, check_out, run_steps
 from hetrl.runtime.session import Session
 from hetrl.spec.job import Job, RunSettings
 from hetrl.spec.load import load_job
+from hetrl.spec.yaml_text import folder_of
 from hetrl.tools.cli import run_command
 from hetrl.tools.console import PlainConsole
 from hetrl.tools.job_or_plan import job_of
@@ -111,7 +112,7 @@ def prediction_of(document: PlanDocument, job: Job) -> Prediction:
 def _settings(args: argparse.Namespace, document: PlanDocument, job: Job) -> RunSettings:
     """Return the run's settings: command line over --config over plan.json."""
     if args.config is not None:
-        given, base = load_job(args.config).run, args.config.parent
+        given, base = load_job(args.config).run, folder_of(args.config)
     else:
         given, base = job.run, args.plan.parent / document.config_folder
     settings = resolve_run(given or RunSettings(), job, base)

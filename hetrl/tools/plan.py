@@ -30,7 +30,7 @@ from hetrl.search.result import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
 from hetrl.spec.load import MIP_SOLVERS, OBJECTIVES, SOLVERS, load_job
-from hetrl.spec.yaml_text import parse_yaml
+from hetrl.spec.yaml_text import folder_of, parse_yaml
 from hetrl.tools.cli import run_command
 from hetrl.tools.plan_files import certificate_beside, write_results
 from hetrl.tools.plan_notes import offload_notes
@@ -47,7 +47,7 @@ LARGE_FLEET = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl plan``."""
-    parser.add_argument("--config", required=True, type=Path, help="job file (YAML)")
+    parser.add_argument("--config", required=True, type=Path, help="job file (YAML); - reads it from stdin")
     parser.add_argument("--out", type=Path, help="where to write plan.json; without it nothing is written")
     parser.add_argument("--models", type=Path, help="cost model written by hetrl fit or refit (default: built-in)")
     parser.add_argument("--solver", choices=SOLVERS, help="overrides optimizer.solver")
@@ -299,7 +299,7 @@ def _overrides(args: argparse.Namespace) -> dict[str, object]:
 def _relative_folder(config: Path, out: Path | None) -> str:
     """Return the configuration's folder as seen from plan.json, so that equal jobs give equal plans anywhere."""
     base = out.parent if out is not None else Path()
-    return os.path.relpath(config.resolve().parent, base.resolve())
+    return os.path.relpath(folder_of(config.resolve()).resolve(), base.resolve())
 
 
 def _progress(stage: str, cost: float) -> None:

@@ -129,7 +129,7 @@ def test_another_step_is_noted(document: dict[str, Any], tmp_path: Path, capsys:
     (tmp_path / "plan.json").write_text(json.dumps(changed(document, ("prediction", "step_seconds"), 1.0)))
     code, said = answer(validate.main, [str(tmp_path / "plan.json")], capsys)
     assert code == 0
-    assert said.startswith(f"note: {tmp_path / 'plan.json'} predicts 1.00 s, with the cost model built-in; here it is ")
+    assert said.startswith(f"note: {tmp_path / 'plan.json'} predicts 1 s, with the cost model built-in; here it is ")
 
 
 REFUSED = {
