@@ -14,11 +14,12 @@ from contextlib import AbstractContextManager
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
+from hetrl.cost.tables import CostTables
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.beside import Beside
-from hetrl.search.bounds import lower_bound
+from hetrl.search.bounds import FluidBounds, dollar_bound, lower_bound
 from hetrl.search.chains import objective_of
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import SearchContext
@@ -71,7 +72,7 @@ def solve(
     rules = NodeRules(context, warm_start)
     budget = job.optimizer.budget or default_budget(job.topology.num_devices)
     tables, fluid = context.tables, context.fluid
-    with Beside(lambda: lower_bound(job, tables, fluid)) as bound:
+    with Beside(lambda: objective_bound(job, tables, fluid)) as bound:
         with crew_of(rules, threads, ray_address) as crew:
             search = Halving(
                 crew=crew,
@@ -97,9 +98,16 @@ def solve(
             stopped_by_time=search.timed_out,
             interrupted=search.interrupted,
             runner_up=answers[1] if len(answers) > 1 else None,
+            objective=objective_of(job, estimate),
             lower_bound=bound.result(),
             candidate=min(finalists, key=lambda each: each.cost, default=None),
         )
+
+
+def objective_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
+    """Return seconds, or dollars where they are the objective, that no plan can undercut."""
+    seconds = lower_bound(job, tables, fluid)
+    return dollar_bound(tables, fluid, seconds) if job.optimizer.minimises_dollars else seconds
 
 
 def best_plans(job: Job, costs: UnitCosts, finished: list[tuple[Plan, float]]) -> list[tuple[Plan, Estimate]]:

@@ -33,8 +33,10 @@ class SearchResult:
         Ctrl-C ended it.
     runner_up
         The best plan with another grouping, with its estimate; None if there is none.
+    objective
+        What is minimised, of the plan: seconds or dollars of a step (or period), `hetrl.search.chains.objective_of`.
     lower_bound
-        Seconds that no plan's step (or period) can undercut.
+        Seconds, or dollars where they are the objective, that no plan's step (or period) can undercut.
     candidate
         The best assignment as the search saw it, before shares were made exact.
     proof
@@ -45,6 +47,7 @@ class SearchResult:
 
     plan: Plan
     estimate: Estimate
+    objective: float
     counts: dict[str, int] = field(default_factory=dict)
     work: Counter[str] = field(default_factory=Counter)
     stopped_by_time: bool = False
@@ -63,8 +66,8 @@ class SearchResult:
 
     @property
     def gap(self) -> float:
-        """How far the plan's step time may be from the best possible: ``step / lower bound - 1``."""
-        return self.estimate.step_seconds / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
+        """How far the plan may be from the best possible, in what is minimised: ``objective / lower bound - 1``."""
+        return self.objective / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
 
 
 def groups_of(plan: Plan) -> frozenset[frozenset[str]]:

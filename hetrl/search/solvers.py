@@ -11,6 +11,7 @@ from hetrl.errors import InfeasibleError, Problem, SpecError
 from hetrl.plan.capabilities import unsupported_job, unsupported_tasks
 from hetrl.plan.plan import Plan
 from hetrl.search import hybrid
+from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
 
@@ -104,7 +105,8 @@ def _exact(
         counts=dict(proof.counts),
         stopped_by_time=proof.stopped_by_time,
         interrupted=proof.interrupted,
-        lower_bound=0.0 if settings.minimises_dollars else min(proof.lower_bound, proof.estimate.step_seconds),
+        objective=(objective := objective_of(job, proof.estimate)),
+        lower_bound=min(proof.lower_bound, objective),
         proof=proof,
         curve=curve,
         curve_complete=complete,

@@ -126,9 +126,11 @@ def estimate_lines(job: Job, plan: Plan, estimate: Estimate) -> list[str]:
     """Return the estimate for the terminal."""
     lines = []
     if estimate.feasible:
+        price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.4g} per step"
         lines.append(
             f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
-            f"MFU {estimate.model_flops_utilisation:.1%}, critical path: {' > '.join(estimate.schedule.critical_path)}"
+            f"MFU {estimate.model_flops_utilisation:.1%}{price}, "
+            f"critical path: {' > '.join(estimate.schedule.critical_path)}"
         )
     else:
         lines.append(f"does not fit: {len(estimate.problems)} limits violated")

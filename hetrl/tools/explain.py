@@ -6,21 +6,23 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hetrl.cost.estimate import Estimate
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
+from hetrl.plan.document import read_plan
 from hetrl.plan.plan import Plan
 from hetrl.search.chains import objective_of
 from hetrl.search.explain import bindings, group_bindings, one_more_device, other_grouping, why_slower
 from hetrl.search.result import groups_of
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
-from hetrl.tools.job_or_plan import note_another_prediction, read_job_or_plan
+from hetrl.tools.job_or_plan import SAME, note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_notes import offload_notes
-from hetrl.tools.plan_text import step_word
+from hetrl.tools.plan_text import bound_line, step_word
 from hetrl.units import format_seconds
 
 
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print("the plan does not fit:")
         print("\n".join(f"  {problem}" for problem in estimate.problems[:20]))
         return EXIT_INFEASIBLE
-    note_another_prediction(args.plan, model, estimate)
+    another = note_another_prediction(args.plan, model, estimate)
     print(f"{_figures(job, estimate)}; critical path:")
     for name in estimate.schedule.critical_path:
         start, end = estimate.schedule.start[name], estimate.schedule.end[name]
@@ -63,8 +65,11 @@ def run(args: argparse.Namespace) -> int:
         )
     for note in offload_notes(job, plan):
         print(f"memory: {note}")
+    proof = [] if another or not args.plan.is_file() else proof_lines(job, read_plan(args.plan).search, estimate)
+    for line in proof:
+        print(line)
     if not args.quick:
-        _searches(job, plan, costs, estimate)
+        _searches(job, plan, costs, estimate, proven=bool(proof))
     return EXIT_OK
 
 
@@ -85,11 +90,37 @@ def _change(job: Job, estimate: Estimate, base: Estimate) -> str:
     return f"{_figures(job, estimate)} ({objective_of(job, estimate) / objective_of(job, base) - 1:+.1%})"
 
 
-def _searches(job: Job, plan: Plan, costs: UnitCosts, estimate: Estimate) -> None:
+def proof_lines(job: Job, search: Mapping[str, Any], estimate: Estimate) -> list[str]:
+    """Return what plan.json says of its proof; nothing if the hybrid solver made the plan.
+
+    Parameters
+    ----------
+    search
+        ``search`` of plan.json.
+    estimate
+        Of the plan, with the cost model of the proof.
+    """
+    bound, optimum = search.get("lower_bound"), search.get("objective_value")
+    if not isinstance(bound, int | float) or not isinstance(optimum, int | float):
+        return []
+    unit = "$ per step" if job.optimizer.minimises_dollars else "s"
+    value = objective_of(job, estimate)
+    if search.get("status") != "optimal":
+        lines = ["not proven optimal: the exact solver was stopped, or could prove no more"]
+    elif optimum - bound <= SAME * optimum:
+        lines = [f"proven: the optimum of the declared space is {optimum:.5g} {unit}"]
+    else:
+        lines = ["proven as far as the gap that was asked for"]
+    gap = f"; gap {max(0.0, value / bound - 1):.2%}" if bound > 0 else ""
+    lines.append(f"the plan takes {value:.5g} {unit}, no plan of the declared space less than {bound:.5g} {unit}{gap}")
+    return [*lines, f"declared space: {search.get('declared_space', 'not stated')}"]
+
+
+def _searches(job: Job, plan: Plan, costs: UnitCosts, estimate: Estimate, *, proven: bool) -> None:
     found = other_grouping(job, costs, plan)
     if found is not None:
-        gap = estimate.step_seconds / found.lower_bound - 1
-        print(f"lower bound {format_seconds(found.lower_bound)}: no plan is faster; gap {gap:.1%}")
+        if not proven and found.lower_bound > 0:
+            print(bound_line(job, found.lower_bound, objective_of(job, estimate) / found.lower_bound - 1))
         pairs = [pair for pair in ((found.plan, found.estimate), found.runner_up) if pair is not None]
         other = next((pair for pair in pairs if groups_of(pair[0]) != groups_of(plan)), None)
         if other is not None:

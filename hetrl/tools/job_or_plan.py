@@ -41,21 +41,23 @@ def job_of(document: PlanDocument, path: Path) -> Job:
     return job
 
 
-def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) -> None:
-    """Say on stderr that a plan.json predicts another step, because of another cost model or version.
+def note_another_prediction(path: Path, model: CostModel, estimate: Estimate) -> bool:
+    """Say on stderr, and return, whether a plan.json predicts another step: of another cost model or version.
 
     A pipe, which can be read only once, is not compared.
     """
     if not path.is_file():
-        return
+        return False
     document = read_plan(path)
     planned, made_with = document.prediction["step_seconds"], document.search.get("cost_model", "unknown")
-    if abs(planned - estimate.step_seconds) > SAME * planned:
+    another = abs(planned - estimate.step_seconds) > SAME * planned
+    if another:
         print(
             f"note: {path} predicts {format_seconds(planned)}, with the cost model {made_with}; "
             f"here it is {format_seconds(estimate.step_seconds)}, with the cost model {model.source} (--models)",
             file=sys.stderr,
         )
+    return bool(another)
 
 
 def is_plan(path: Path) -> bool:

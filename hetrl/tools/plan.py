@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     result = solve(
         job,
         costs,
-        progress=None if args.quiet or args.json else _progress,
+        progress=None if args.quiet or args.json else partial(_progress, job.optimizer.minimises_dollars),
         bound_progress=None if args.quiet or args.json else _bound_progress,
         warm_start=warm_start,
         threads=threads,
@@ -202,7 +203,7 @@ def document_of(
     job: Job, result: SearchResult, costs: UnitCosts, *, config_folder: str, certificate: str = ""
 ) -> PlanDocument:
     """Plan.json of a search result."""
-    estimate = result.estimate
+    estimate, dollars = result.estimate, job.optimizer.minimises_dollars
     nodes = [node.id for node in job.topology.nodes]
     return PlanDocument(
         plan=result.plan,
@@ -216,7 +217,7 @@ def document_of(
             "solver": job.optimizer.solver,
             "seed": job.optimizer.seed,
             "objective": job.optimizer.objective,
-            "lower_bound_seconds": result.lower_bound,
+            "lower_bound_usd_per_step" if dollars else "lower_bound_seconds": result.lower_bound,
             "gap": result.gap if result.lower_bound > 0 else None,
             "stopped_by_time": result.stopped_by_time,
             "interrupted": result.interrupted,
@@ -302,9 +303,11 @@ def _relative_folder(config: Path, out: Path | None) -> str:
     return os.path.relpath(folder_of(config.resolve()).resolve(), base.resolve())
 
 
-def _progress(stage: str, cost: float) -> None:
+def _progress(dollars: bool, stage: str, cost: float) -> None:
     if sys.stderr.isatty():
-        shown = f"{cost:.3g} s per step" if cost < 1e11 else "nothing fits yet"
+        shown = (
+            (f"${cost:.3g} per step" if dollars else f"{cost:.3g} s per step") if cost < 1e11 else "nothing fits yet"
+        )
         print(
             f"\r\033[Ksearching: {stage}, best so far {shown}",
             end="" if stage != "polish" else "\n",

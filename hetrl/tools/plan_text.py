@@ -222,7 +222,14 @@ def _bound_lines(job: Job, result: SearchResult) -> list[str]:
         return _proof_lines(job, result.proof)
     if result.lower_bound <= 0:
         return ["lower bound: none found"]
-    return [f"lower bound {format_seconds(result.lower_bound)}: no plan is faster; gap {result.gap:.0%}"]
+    return [bound_line(job, result.lower_bound, result.gap)]
+
+
+def bound_line(job: Job, lower_bound: float, gap: float) -> str:
+    """Say what no plan can undercut, in the unit of what is minimised."""
+    if job.optimizer.minimises_dollars:
+        return f"lower bound ${lower_bound:.4g} per step: no plan is cheaper; gap {gap:.0%}"
+    return f"lower bound {format_seconds(lower_bound)}: no plan is faster; gap {gap:.0%}"
 
 
 def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
@@ -241,6 +248,10 @@ def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
         lines = [f"not proven optimal: at most {proof.gap:.2%} from the best plan of the declared space"]
     if proof.stopped_by_time:
         lines.append("the time limit ended the proof (--time-limit)")
+    if job.optimizer.minimises_dollars:
+        lines.append("no certificate: only optima of step_seconds (or tokens_per_second) have one")
+        if proof.status != "optimal" or proof.interrupted:
+            lines.append("no price curve: the proof that it starts from was cut off")
     space = proof.space
     lines.append(
         f"declared space: {space.num_partitions} partitions of the tasks, {space.num_vectors} device vectors of a "

@@ -16,7 +16,7 @@ from hetrl.cost.evaluate import evaluate
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
-from hetrl.search.bounds import lower_bound
+from hetrl.search.bounds import dollar_bound, lower_bound
 from hetrl.search.chains import improved, objective_of
 from hetrl.search.constraints import NodeRules
 from hetrl.search.exact.certificate import make_certificate
@@ -115,6 +115,11 @@ class Prover:
         context = self.problem.context
         self.floor = lower_bound(job, context.tables, context.fluid)  # of every plan, before anything is worked out
 
+    def floor_dollars(self) -> float:
+        """Return dollars that no plan undercuts, before anything is worked out."""
+        context = self.problem.context
+        return dollar_bound(context.tables, context.fluid, self.floor)
+
     def stop(self) -> bool:
         """Whether the time is over."""
         self.timed_out = self.timed_out or time.monotonic() > self.deadline
@@ -125,7 +130,7 @@ class Prover:
         seed = self.seed(warm_start)
         seed_objective = math.inf
         incumbent = Incumbent(self.problem, math.inf)
-        lower = 0.0 if self.problem.dollars else self.floor
+        lower = self.floor_dollars() if self.problem.dollars else self.floor
         if seed is not None:
             seed_objective = objective_of(self.job, evaluate(self.job, seed, self.costs))
             index = self.job.workflow.index
@@ -222,7 +227,7 @@ class Prover:
             problem.band = (low, high)
             self.search_partitions(incumbent)
             if self.timed_out or self.interrupted:
-                return min(self.floor * lowest, incumbent.objective)
+                return min(self.floor_dollars(), incumbent.objective)
         return incumbent.objective / (1.0 + self.gap)
 
     def search_partitions(self, incumbent: Incumbent) -> float:

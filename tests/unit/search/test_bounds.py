@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
@@ -15,7 +16,7 @@ from benchmarks.random_plans import random_assignments, random_options
 from benchmarks.search import small_job
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
-from hetrl.search.bounds import lower_bound
+from hetrl.search.bounds import dollar_bound, lower_bound
 from hetrl.search.bounds.fluid import phase_bounds
 from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
 from hetrl.search.bounds.training import training_tables
@@ -133,6 +134,28 @@ def test_no_fastest_option_undercuts_its_tasks_bound(name: str) -> None:
 def test_no_step_undercuts_the_bound(name: str) -> None:
     context = context_of(JOBS[name]())
     bound = lower_bound(context.job, context.tables, context.fluid)
+    assert bound > 0
+    feasible = 0
+    for grouping, assignment in islice(random_assignments(context, 5), 30):
+        cost = context.steps.cost(grouping, assignment, float("inf"))
+        if cost < INFEASIBLE_COST:
+            feasible += 1
+            assert bound <= cost * (1 + ROUNDING)
+    assert feasible > 0
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_no_step_is_cheaper_than_the_bound_in_dollars(name: str) -> None:
+    job = JOBS[name]()
+    prices = {"H100": 6.88, "A100-40GB": 2.7, "L40S": 1.9, "L4": 0.8}
+    nodes = [  # unequal nodes of one type cost unequal sums
+        replace(node, usd_per_hour=(1 + 0.1 * number) * prices.get(node.device_type.name, 1.0) * node.num_devices)
+        for number, node in enumerate(job.topology.nodes)
+    ]
+    optimizer = replace(job.optimizer, objective="usd_per_step")
+    job = replace(job, topology=replace(job.topology, nodes=tuple(nodes)), optimizer=optimizer)
+    context = context_of(job)
+    bound = dollar_bound(context.tables, context.fluid, lower_bound(job, context.tables, context.fluid))
     assert bound > 0
     feasible = 0
     for grouping, assignment in islice(random_assignments(context, 5), 30):
