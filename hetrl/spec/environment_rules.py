@@ -156,7 +156,9 @@ def price_problems(
     elif not includes_devices:
         message = "the price of the machine without its accelerators is not the price of the node"
     elif not low <= usd_per_hour / max(num_devices, 1) <= high:
-        message = f"{usd_per_hour / max(num_devices, 1):.2f} USD per device and hour is not a plausible price"
+        each = usd_per_hour / max(num_devices, 1)
+        message = f"{each:.2f}" if 0.01 <= each < 1e6 else f"{each:g}"
+        message += " USD per device and hour is not a plausible price"
     if not message:
         return []
     return [

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hetrl.errors import EXIT_OK
 from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model, known_models
 from hetrl.spec.rules import padded_vocab, valid_tensor_degrees
 from hetrl.tools.cli import run_command
-from hetrl.units import GIB
+from hetrl.units import GIB, format_bytes
 from hetrl.workload.flops import forward_flops
 
 
@@ -60,6 +60,42 @@ def as_dict(model: Model) -> dict[str, object]:
     }
 
 
+LABELS = {
+    "num_active_parameters": "active parameters per token",
+    "valid_tensor_degrees": "tensor degrees up to 64",
+    "num_kv_heads": "KV heads",
+    "padded_vocab_size": "padded vocabulary",
+    "vocab_size": "vocabulary",
+    "max_position": "longest sequence, tokens",
+    "windows": "attention windows, tokens",
+    "weights_bf16_bytes": "weights in bf16",
+    "kv_bytes_per_token_bf16": "KV cache per token in bf16",
+    "forward_flops_per_token_at_1024": "forward pass at 1,024 tokens",
+}
+"""What people call a key; others are their key in words."""
+
+
+def described_lines(described: Mapping[str, object]) -> list[str]:
+    """Return what is known of a model for people: labels, and units where a figure has one."""
+    lines = []
+    for key, value in described.items():
+        label = LABELS.get(key, key.removeprefix("num_").replace("_", " "))
+        if isinstance(value, bool):
+            shown = "yes" if value else "no"
+        elif key == "weights_bf16_bytes":
+            shown = format_bytes(float(str(value)))
+        elif key == "kv_bytes_per_token_bf16":
+            shown = f"{value:,} bytes"
+        elif key == "forward_flops_per_token_at_1024":
+            shown = f"{float(str(value)) / 1e9:.4g} GFLOP per token"
+        elif isinstance(value, (list, tuple)):
+            shown = ", ".join(map(str, value)) or "none"
+        else:
+            shown = f"{value:,}" if isinstance(value, int) else str(value or "none")
+        lines.append(f"{label:<32} {shown}")
+    return lines
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the catalogue or one model."""
     head = "scalar" if args.scalar_head else None
@@ -68,9 +104,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(described, indent=2))
         else:
-            for key, value in described.items():
-                shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
-                print(f"{key:<32} {shown}")
+            print("\n".join(described_lines(described)))
         return EXIT_OK
     models = [find_model(name, head=head) for name in known_models()]
     if args.json:

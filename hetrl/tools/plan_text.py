@@ -31,6 +31,8 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     """Return everything that ``hetrl plan`` prints."""
     console = Console(width=WIDTH, record=True, file=_Sheet())
     estimate = result.estimate
+    for line in document.warnings:  # first: below sixty lines nobody reads them
+        console.print(f"warning: {line}", highlight=False, markup=False)
     console.print(_groups_table(job, result))
     console.print(_timeline(result))
     console.print(_memory_table(job, result))
@@ -45,9 +47,8 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     console.print(f"critical path: {' > '.join(estimate.schedule.critical_path)}", highlight=False)
     for line in (*_bound_lines(job, result), *_search_lines(result)):
         console.print(line, highlight=False)
-    for title, lines in (("offloaded", document.notes), ("warning", document.warnings)):
-        for line in lines:
-            console.print(f"{title}: {line}", highlight=False, markup=False)
+    for line in document.notes:
+        console.print(f"offloaded: {line}", highlight=False, markup=False)
     if document.unsupported:
         console.print(_unsupported_line(job, result), highlight=False, markup=False)
     if document.assumed:

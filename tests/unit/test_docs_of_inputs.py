@@ -10,15 +10,19 @@ import yaml
 
 from benchmarks import case_memory, case_plan, case_sync
 from benchmarks.case_asks import ASKS
+from hetrl.plan.plan import OPTIMIZER_STATES, SHARDINGS, WEIGHTS_WHEN_IDLE
+from hetrl.search.written_plan import STRATEGY_KEYS
 from hetrl.spec.job import Batch, OptimizerSettings, Precision, RunSettings
 from hetrl.spec.load import JOB_KEYS, WORKFLOW_KEYS, load_job
 from hetrl.spec.load_devices import DEVICE_KEYS
 from hetrl.spec.load_links import LINK_KEYS
 from hetrl.spec.load_node import NODE_KEYS
+from hetrl.tools import estimate
 from hetrl.workload.setups import EngineSetup, TrainSetup
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+WRITTEN_PLAN = (ROOT / "docs" / "written_plan.md").read_text()
 CASES = (ROOT / "docs" / "cases.md").read_text()
 SECTIONS = [field.name for section in (Batch, OptimizerSettings, Precision, RunSettings) for field in fields(section)]
 
@@ -44,6 +48,30 @@ def test_every_key_of_a_setup_is_documented(key: str) -> None:
 def test_the_example_of_the_page_loads() -> None:
     example = CONFIGURATION.split("```yaml\n")[1].split("```")[0]
     assert load_job(example).topology.num_devices == 12
+
+
+def test_the_written_plan_of_the_page_is_costed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.yaml").write_text(WRITTEN_PLAN.split("```yaml\n")[1].split("```")[0])
+    assert estimate.main([str(tmp_path / "plan.yaml"), "--config", str(ROOT / "configs" / "rlhf_70b.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "group 0: 16 devices" in said
+    assert "critic_train" in said and "PP4 (9+8+8+7 layers) on L40S" in said
+
+
+@pytest.mark.parametrize("key", ["groups", "strategies", "tasks", "nodes", *STRATEGY_KEYS])
+def test_every_key_of_a_written_plan_is_documented(key: str) -> None:
+    assert f"`{key}`" in WRITTEN_PLAN
+
+
+@pytest.mark.parametrize("value", [*SHARDINGS, *WEIGHTS_WHEN_IDLE, *OPTIMIZER_STATES])
+def test_every_value_of_a_written_plan_is_documented(value: str) -> None:
+    assert f"`{value}`" in WRITTEN_PLAN
+
+
+def test_the_overview_links_every_page() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    overview = (ROOT / "docs" / "index.md").read_text()
+    assert [page for page in sorted(pages) if f"({page})" not in overview] == []
 
 
 def test_pages_of_the_site_exist() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hetrl.errors import InfeasibleError, Problem, RunError, SpecError
 from hetrl.tools.cli import run_command
 from hetrl.tools.main import COMMANDS, main
+from tests.helpers.jobs import TWO_NODES
 
 
 def add_number(parser: argparse.ArgumentParser) -> None:
@@ -119,3 +122,28 @@ def test_every_command_answers_help(name: str, capsys: pytest.CaptureFixture[str
     assert shown.startswith(f"usage: hetrl {name} ")
     module = importlib.import_module(COMMANDS[name][0])
     assert module.main(["--help"]) == 0
+
+
+def test_a_model_is_described_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "Qwen/Qwen2.5-0.5B", "--json"]) == 0
+    keys = json.loads(capsys.readouterr().out)
+    assert main(["models", "Qwen/Qwen2.5-0.5B"]) == 0
+    shown = capsys.readouterr().out
+    assert [key for key in keys if "_" in key and key in shown] == []
+    assert "KV cache per token in bf16       12,288 bytes" in shown
+    assert f"{keys['forward_flops_per_token_at_1024'] / 1e9:.4g} GFLOP per token" in shown
+
+
+@pytest.mark.parametrize("price", ["1.0e+300", "1.0e-300", "1.0e+12"])
+def test_an_absurd_price_is_said_in_a_line(price: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(TWO_NODES.replace("type: H100,", f"type: H100, usd_per_hour: {price},"))
+    assert main(["validate", str(tmp_path / "job.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "is not a plausible price" in said
+    assert max(map(len, said.splitlines())) < 250
+
+
+def test_warnings_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(TWO_NODES.replace("type: H100, interconnect: NVLink-900G", "type: A100"))
+    assert main(["plan", "--config", str(tmp_path / "job.yaml"), "--budget", "20", "--quiet"]) == 0
+    assert "A100" in (line := capsys.readouterr().out.splitlines()[0]) and line.startswith("warning: ")
