@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from hetrl.plan.capabilities import unsupported
@@ -24,18 +25,36 @@ if TYPE_CHECKING:
     from hetrl.search.exact.result import ExactResult
 
 TIMELINE_COLUMNS = 48
+"""Of a bar, at most; fewer on a narrow terminal, but never under `LEAST_TIMELINE_COLUMNS`."""
+LEAST_TIMELINE_COLUMNS = 8
 WIDTH = 118
+"""Where there is no terminal: a file or a pipe."""
+LEAST_WIDTH = 60
+WIDTH_OF_MEMORY_TERMS = 90
+"""Narrower terminals are not shown the largest terms of a device's memory (`hetrl memory` has all of them)."""
+
+GROUPS_COLUMNS: dict[str, tuple[int, JustifyMethod]] = {
+    "group": (0, "right"),
+    "devices": (0, "left"),
+    "task": (0, "left"),
+    "layout": (0, "left"),
+    "micro-batch": (90, "right"),
+    "keeps": (75, "left"),
+    "seconds": (100, "right"),
+}
+"""Heading -> (width of the terminal from which on the column is shown, side); the timeline tells the seconds too."""
 
 
 def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     """Return everything that ``hetrl plan`` prints."""
-    console = Console(width=WIDTH, record=True, file=_Sheet())
+    width = terminal_width()
+    console = Console(width=width, record=True, file=_Sheet())
     estimate = result.estimate
     for line in document.warnings:  # first: below sixty lines nobody reads them
         console.print(f"warning: {line}", highlight=False, markup=False)
-    console.print(_groups_table(job, result))
-    console.print(_timeline(result))
-    console.print(_memory_table(job, result))
+    console.print(_groups_table(job, result, width))
+    console.print(_timeline(result, width))
+    console.print(_memory_table(job, result, width))
     if result.curve:
         console.print(_curve_table(result))
     price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.2f} per step"
@@ -56,6 +75,11 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
         for line in assumed_lines(document.assumed):
             console.print(f"  {line}", highlight=False, markup=False)
     return console.export_text(styles=False).rstrip()
+
+
+def terminal_width() -> int:
+    """Characters of a line: COLUMNS, else the terminal's, else `WIDTH`."""
+    return max(LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 class _Sheet(io.StringIO):
@@ -80,25 +104,19 @@ def assumed_lines(assumed: Mapping[str, str]) -> list[str]:
     return [f"{section}: {', '.join(entries)}" for section, entries in sections.items()]
 
 
-def _groups_table(job: Job, result: SearchResult) -> Table:
+def _groups_table(job: Job, result: SearchResult, width: int) -> Table:
     table = Table(title="groups and strategies", title_justify="left")
-    for heading, justify in (
-        ("group", "right"),
-        ("devices", "left"),
-        ("task", "left"),
-        ("layout", "left"),
-        ("micro-batch", "right"),
-        ("keeps", "left"),
-        ("seconds", "right"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    shown = [each for each, (least, _) in enumerate(GROUPS_COLUMNS.values()) if width >= least]
+    for heading, (least, justify) in GROUPS_COLUMNS.items():
+        if width >= least:
+            table.add_column(heading, justify=justify, no_wrap=heading == "task", overflow="fold")
     plan = result.plan
     for number, group in enumerate(plan.groups):
         devices = Counter(job.topology.devices[device].type.name for device in group.devices)
         described = "\n".join(f"{count} x {name}" for name, count in devices.items())
         for row, name in enumerate(group.tasks):
             task = plan.task(name)
-            table.add_row(
+            cells = (
                 str(number) if row == 0 else "",
                 described if row == 0 else "",
                 name,
@@ -107,6 +125,7 @@ def _groups_table(job: Job, result: SearchResult) -> Table:
                 _keeps_text(job, plan, task),
                 f"{result.estimate.tasks[name].seconds:.3g}",
             )
+            table.add_row(*(cells[each] for each in shown))
         table.add_section()
     return table
 
@@ -142,28 +161,31 @@ def _keeps_text(job: Job, plan: Plan, task: TaskPlan) -> str:
     return text
 
 
-def _timeline(result: SearchResult) -> Table:
+def _timeline(result: SearchResult, width: int) -> Table:
     schedule = result.estimate.schedule
     table = Table(title="timeline of one step", title_justify="left", show_edge=False)
     table.add_column("activity")
-    table.add_column("")
-    table.add_column("start", justify="right")
-    table.add_column("end", justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("start", justify="right", no_wrap=True)
+    table.add_column("end", justify="right", no_wrap=True)
     total = max(schedule.seconds, 1e-12)
+    beside = max(map(len, schedule.start)) + 32  # the name, two figures and what stands between them
+    columns = max(LEAST_TIMELINE_COLUMNS, min(TIMELINE_COLUMNS, width - beside))
     critical, other = ("█", "▒") if shows("█▒") else ("#", "=")
     for name in sorted(schedule.start, key=lambda each: (schedule.start[each], each)):
-        begin = round(schedule.start[name] / total * TIMELINE_COLUMNS)
-        length = max(1, round((schedule.end[name] - schedule.start[name]) / total * TIMELINE_COLUMNS))
-        bar = " " * min(begin, TIMELINE_COLUMNS - 1) + (critical if name in schedule.critical_path else other) * length
-        table.add_row(name, bar[:TIMELINE_COLUMNS], f"{schedule.start[name]:.3g}", f"{schedule.end[name]:.3g}")
+        begin = round(schedule.start[name] / total * columns)
+        length = max(1, round((schedule.end[name] - schedule.start[name]) / total * columns))
+        bar = " " * min(begin, columns - 1) + (critical if name in schedule.critical_path else other) * length
+        table.add_row(name, bar[:columns], f"{schedule.start[name]:.3g}", f"{schedule.end[name]:.3g}")
     return table
 
 
-def _memory_table(job: Job, result: SearchResult) -> Table:
+def _memory_table(job: Job, result: SearchResult, width: int) -> Table:
     """Show the fullest interval of the fullest device of every group and device type."""
     memory = result.estimate.memory
     table = Table(title="memory, fullest device of each kind", title_justify="left", show_edge=False)
-    for heading in ("group", "device", "interval", "largest terms"):
+    with_terms = width >= WIDTH_OF_MEMORY_TERMS
+    for heading in ("group", "device", "interval", *(["largest terms"] if with_terms else [])):
         table.add_column(heading)
     table.add_column("used", justify="right")
     table.add_column("allowed", justify="right")
@@ -184,7 +206,7 @@ def _memory_table(job: Job, result: SearchResult) -> Table:
                 str(number),
                 f"{kind} (id {device})",
                 interval,
-                described,
+                *([described] if with_terms else []),
                 format_bytes(share * limit),
                 format_bytes(limit),
             )

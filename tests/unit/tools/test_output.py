@@ -140,3 +140,25 @@ def test_asking_leaves_no_trace(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["job.yaml"]
     with pytest.raises(SpecError, match=r"job\.yaml/x: cannot be written"):
         check_appendable(folder / "job.yaml" / "x")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 118, 200])
+def test_tables_follow_the_terminal(
+    width: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert plan.main(["--config", str(folder / "job.yaml"), "--budget", "20", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    tables = [line for line in lines if set("│┃━─") & set(line)]
+    assert len(tables) > 10
+    assert max(map(len, tables)) <= width
+    bars = [line for line in lines if "█" in line]
+    assert bars and all("actor" in line or "reference" in line for line in bars), "a bar does not wrap"
+    assert not any("…" in line for line in lines)
+
+
+def test_tables_of_a_file_have_the_usual_width(folder: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    command = [sys.executable, "-m", "hetrl.tools.main", "plan", "--config", "job.yaml", "--budget", "20", "--quiet"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment)
+    assert max(len(line) for line in ended.stdout.splitlines() if "┃" in line) in range(100, 119)
