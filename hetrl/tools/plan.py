@@ -107,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
     costs = UnitCosts(model, job.precision)
     warm_start = read_warm_start(args.warm_start, job)
     check_writable(args.out, args.certificate)
+    if args.certificate is not None:
+        refuse_certificate(job)
     clock.lap("read")
     threads = _usual_lanes(job) if args.threads is None and args.ray is None else args.threads
     result = solve(
@@ -127,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
         config_folder=_relative_folder(args.config, args.out or certificate),
         certificate=certificate.name if certificate is not None else "",
     )
+    if args.certificate is not None and certificate is None:
+        print(f"note: {args.certificate} is not written: the proof was cut off", file=sys.stderr)
     written = write_results(  # before anything is printed: a closed terminal loses no result
         args.out,
         document,
@@ -144,13 +148,18 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def refuse_certificate(job: Job) -> None:
+    """Refuse, before any search, to write a certificate that the job cannot have."""
+    optimizer = job.optimizer
+    if optimizer.solver != "ilp" or optimizer.minimises_dollars or optimizer.gap > 0:
+        message = "no certificate: only a proven optimum of step_seconds (or tokens_per_second) has one"
+        raise SpecError(Problem(path="--certificate", message=message, valid="solver: ilp, gap 0"))
+
+
 def certificate_path(args: argparse.Namespace, result: SearchResult) -> Path | None:
     """Return where the certificate goes; None if there is none to write."""
     asked, out = args.certificate, args.out
     if result.proof is None or result.proof.certificate is None:
-        if asked is not None:
-            message = "no certificate: only a proven optimum of step_seconds (or tokens_per_second) has one"
-            raise SpecError(Problem(path="--certificate", message=message, valid="solver: ilp, gap 0"))
         return None
     if asked is None and out is not None and (out.is_file() or not out.exists()):
         return certificate_beside(out)

@@ -362,6 +362,28 @@ def test_the_hybrid_solver_has_no_certificate(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "c.json").exists()
 
 
+@pytest.mark.parametrize("more", [("--objective", "usd_per_step"), ("--gap", "0.05"), ("--solver", "hybrid")])
+def test_a_certificate_that_cannot_be_is_refused_before_the_search(
+    tmp_path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(TWO_NODES)
+    monkeypatch.delattr("hetrl.tools.plan.solve")  # nothing is searched
+    arguments = ["--config", str(tmp_path / "job.yaml"), "--quiet", "--certificate", str(tmp_path / "c.json")]
+    assert main(["plan", "--solver", "ilp", *arguments, *more]) == 2
+    assert "--certificate: no certificate" in capsys.readouterr().err
+
+
+def test_a_proof_that_was_cut_off_costs_the_certificate_and_not_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(TWO_NODES)
+    files = ["--out", str(tmp_path / "p.json"), "--certificate", str(tmp_path / "c.json"), "--time-limit", "0.01"]
+    assert main(["plan", "--solver", "ilp", "--config", str(tmp_path / "job.yaml"), "--quiet", *files]) == 0
+    assert "c.json is not written: the proof was cut off" in capsys.readouterr().err
+    assert (tmp_path / "p.json").is_file()
+    assert not (tmp_path / "c.json").exists()
+
+
 def test_an_infeasible_job_is_proven_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     large = TWO_NODES.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Meta-Llama-3-70B-Instruct")
     (tmp_path / "job.yaml").write_text(large.replace("gpus: 4,", "gpus: 4, host_ram: 64GiB,"))
