@@ -28,7 +28,7 @@ from hetrl.cost.work import DIMENSIONS, TERMS, Chip
 from hetrl.errors import Problem, SpecError
 
 FORMAT = "hetrl-operators"
-VERSION = 3
+VERSION = 4
 BUILTIN = FOLDER / "published.zip"
 MAX_JSON_BYTES = 16 * 2**20
 MAX_ARRAY_BYTES = 64 * 2**20

@@ -168,7 +168,10 @@ def features(work: Work, roofline_seconds: Array, engine: Array, chip: Chip) -> 
         columns += [m / (np.ceil(m / 128) * 128), n / (np.ceil(n / 128) * 128)]
     else:
         batch, heads, kv_heads, _, length = dims
-        columns += [np.log2(batch), np.log2(heads), np.log2(kv_heads), np.log2(length), np.log2(heads / kv_heads)]
+        columns += [np.log2(batch)]
+        if work.operator == "attention_decode":  # trees of prefill learn head counts by heart, and guess between them
+            columns += [np.log2(heads)]
+        columns += [np.log2(kv_heads), np.log2(length), np.log2(heads / kv_heads)]
         columns += [np.log2(batch * heads), np.log2(batch * kv_heads)]
         if work.operator == "attention_prefill":
             per_head = heads / kv_heads * length
