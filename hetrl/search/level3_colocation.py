@@ -15,6 +15,8 @@ from hetrl_kernels.options import Option
 
 SHARDINGS = ("none", "zero1", "fsdp")
 WEIGHTS = ("resident", "host", "dropped", "shared")
+SHARED = WEIGHTS.index("shared")
+"""The kernels' number of weights that are the train task's."""
 OPTIMIZER_STATES = ("device", "host_when_idle", "host")
 
 

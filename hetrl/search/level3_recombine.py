@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hetrl.cost.tables import TASK_KINDS
 from hetrl.search.context import Assignment, Candidate, Grouping, SearchContext
+from hetrl.search.level3_colocation import SHARED
 from hetrl_kernels.groups import Choice
 from hetrl_kernels.options import Option
 from hetrl_kernels.recombine import recombine
@@ -26,8 +27,6 @@ MAX_VISITS = 100_000
 """Nodes of one search: a tenth of a second."""
 
 SCORE = TASK_KINDS.index("score")
-SHARED = 3
-"""The kernels' number of weights that are the train task's."""
 Floats = NDArray[np.float64]
 
 

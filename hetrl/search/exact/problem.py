@@ -16,6 +16,7 @@ from hetrl.search.exact.finding import exact_finder
 from hetrl.search.exact.relaxation import Relaxation, relaxation
 from hetrl.search.exact.space import Space, Vector, declared_space
 from hetrl.search.level2_parallelism import allowed_features
+from hetrl.search.level3_colocation import SHARED
 from hetrl.spec.job import Job
 from hetrl.spec.load_constraints import solver_problems
 from hetrl_kernels.groups import Steps
@@ -163,10 +164,6 @@ def best_links(space: Space, tables: CostTables) -> CostTables:
         link_bandwidth=bandwidth,
         link_kind=np.ascontiguousarray(kind.reshape(latency.shape), dtype=np.int32),
     )
-
-
-SHARED = 3
-"""The kernels' number of weights that are the train task's."""
 
 
 def declared_vectors(problem: ExactProblem) -> Sequence[Vector]:
