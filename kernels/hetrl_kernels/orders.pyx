@@ -188,10 +188,15 @@ cdef class Orders:
     cdef long long shortest(self, double limit) noexcept nogil:
         """Ticks of the shortest schedule, or -1 if a lower bound exceeds the limit."""
         cdef int i
-        self.floor = self.longest_path()
+        self.best = self.replay()
+        self.floor = self.largest_load()
         if self.floor > limit:
             return -1
-        self.best = self.replay()
+        if self.best == self.floor:
+            return self.best
+        self.floor = most(self.floor, self.longest_path())
+        if self.floor > limit:
+            return -1
         if self.best == self.floor:
             return self.best
         self.floor = most(self.floor, self.quick_bound())

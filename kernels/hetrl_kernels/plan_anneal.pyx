@@ -171,7 +171,9 @@ cdef class PlanAnnealer(PlanState):
             other = random_below(random, self.t.num_nodes)
             self.from_first = self.num_on[first]
             self.number = self.from_first + self.num_on[other]
-            if other == first or self.t.node_devices[other] != self.t.node_devices[first] or self.number > MOST_MOVED:
+            if self.links.places[other].group == self.links.places[first].group and self.t.node_kind[other] == self.t.node_kind[first]:
+                return False  # the nodes would only exchange their names
+            if self.t.node_devices[other] != self.t.node_devices[first] or self.number > MOST_MOVED:
                 return False
             memcpy(self.blocks, self.on + self.first_on[first], self.num_on[first] * sizeof(int))
             memcpy(self.blocks + self.from_first, self.on + self.first_on[other], self.num_on[other] * sizeof(int))

@@ -34,6 +34,7 @@ cdef struct Rings:
     int sharding
     int num_micro_batches  # of the replica with the most
     bint on_host  # the optimizer runs on the hosts
+    bint few  # members of a ring: no counts are kept
     State* states  # [P]
     long long* members  # [N, P] tensor groups of a stage on a node
     long long* stages  # [N] bit set of the stages on a node

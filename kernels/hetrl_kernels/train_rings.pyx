@@ -16,6 +16,10 @@ from hetrl_kernels.undo cimport (
 )
 
 
+cdef enum:
+    FEW_MEMBERS = 16  # rings of up to so many are read off node by node, larger ones from counts
+
+
 cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *:
@@ -27,6 +31,7 @@ cdef void make_rings(
     rings.degree = degree
     rings.sharding = sharding
     rings.on_host = on_host
+    rings.few = num_replicas <= FEW_MEMBERS
     rings.states = <State*>arena.room(stages * sizeof(State))
     for j in range(stages):
         rings.states[j] = train_state(t, t.task_model[task], degree, first, layers[j], num_replicas, sharding)
@@ -118,6 +123,22 @@ cdef inline void leave(Rings* rings, Log* log, int node, int number) noexcept no
     touch(rings, node)
 
 
+cdef inline void enter_or_leave(Links links, Rings* rings, Log* log, int stage, int node, bint enters) noexcept nogil:
+    """The ring of a stage visits a node more, or one less; of rings of few members no more is kept than where they are."""
+    cdef long long* present = rings.present + stage * links.words
+    cdef long long nodes = rings.num_nodes[stage], others = nodes if enters else nodes - 1
+    put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
+    put(log, rings.num_nodes + stage, others + enters)
+    if not enters:
+        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
+    if others > 0:
+        leave(rings, log, node, 1 if enters else -1)
+        if others == 1:
+            leave(rings, log, first_bit(present, links.words), 1 if enters else -1)
+    if enters:
+        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
+
+
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil:
     """``number`` more tensor groups of a stage on a node; fewer if negative."""
     cdef long long* members = rings.members + node * rings.num_stages + stage
@@ -129,6 +150,11 @@ cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stag
     if rings.on_host:
         touch(rings, node)
     if rings.num_replicas == 1:
+        return
+    if rings.few:
+        rings.stale |= <unsigned long long>1 << stage
+        if (before > 0) != (after > 0):
+            enter_or_leave(links, rings, log, stage, node, after > 0)
         return
     # only what changes the ring's look makes its seconds stale: the counts behind it change with nearly every move
     if before > 0 and tally(log, rings.on_node + stage, <int>before, -1):
@@ -169,7 +195,16 @@ cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
     for i in range(rings.num_touched):
         node = rings.touched[i]
         rings.noted[node] = 0
-        if rings.leaving[node] != rings.counted[node]:
+        if rings.few:
+            if rings.leaving[node] != rings.counted[node]:
+                stages = rings.stages[node]
+                while stages:
+                    j = lowest_bit(stages)
+                    stages &= stages - 1
+                    if rings.leaving[node] > rings.looks[j].flows or rings.counted[node] >= rings.looks[j].flows:
+                        rings.stale |= <unsigned long long>1 << j
+                put(log, rings.counted + node, rings.leaving[node])
+        elif rings.leaving[node] != rings.counted[node]:
             stages = rings.stages[node]
             while stages:
                 j = lowest_bit(stages)
@@ -195,6 +230,47 @@ cdef inline void read_look(Tables t, Links links, const Rings* rings, int stage,
     look.own = first_bit(rings.own + stage * links.words, links.words)
     look.most, look.least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
     look.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
+
+
+cdef inline void read_nodes(Tables t, Links links, const Rings* rings, int stage, Look* look) noexcept nogil:
+    """The same of a ring of few members, node by node."""
+    cdef const long long* present = rings.present + stage * links.words
+    cdef const long long* members = rings.members + stage
+    cdef const Place* places = links.places
+    cdef unsigned long long word
+    cdef int i, node, kind, number, before = -1, first = -1
+    cdef int latency = -1, bandwidth = 1 << 30, inner_latency = -1, inner_bandwidth = 1 << 30, own = 1 << 30, most = 0, least = 1 << 30, flows = 0
+    for i in range(links.words):
+        word = present[i]
+        while word:
+            node = 64 * i + lowest_bit(word)
+            word &= word - 1
+            if before >= 0:
+                kind = links.between[places[before].group * links.num_groups + places[node].group]
+                latency = links.latency_rank[kind] if links.latency_rank[kind] > latency else latency
+                bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < bandwidth else bandwidth
+            else:
+                first = node
+            number = <int>members[node * rings.num_stages]
+            if number > 1:
+                kind = places[node].own_link
+                inner_latency = links.latency_rank[kind] if links.latency_rank[kind] > inner_latency else inner_latency
+                inner_bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < inner_bandwidth else inner_bandwidth
+            most = number if number > most else most
+            least = number if number < least else least
+            own = links.own_rank[node] if links.own_rank[node] < own else own
+            flows = <int>rings.leaving[node] if rings.leaving[node] > flows else flows
+            before = node
+    kind = link_of(places, links.between, links.num_groups, before, first)
+    look.latency = links.latency_rank[kind] if links.latency_rank[kind] > latency else latency
+    look.bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < bandwidth else bandwidth
+    look.inner_latency = inner_latency
+    look.inner_bandwidth = inner_bandwidth if inner_latency >= 0 else -1
+    look.num_nodes = <int>rings.num_nodes[stage]
+    look.flows = flows if first != before else 0
+    look.own = own
+    look.most, look.least = most, least
+    look.kind = t.node_type[first]
 
 
 cdef double ring_seconds(Tables t, Links links, const Rings* rings, int stage, const Look* look) noexcept nogil:
@@ -231,7 +307,10 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
     while stale:
         j = lowest_bit(stale)
         stale &= stale - 1
-        read_look(t, links, rings, j, &look)
+        if rings.few:
+            read_nodes(t, links, rings, j, &look)
+        else:
+            read_look(t, links, rings, j, &look)
         before = <long long*>(rings.looks + j)
         if (
             before[0] == words[0] and before[1] == words[1] and before[2] == words[2] and before[3] == words[3]
