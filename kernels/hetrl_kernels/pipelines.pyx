@@ -134,6 +134,30 @@ cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, 
     bounds.sure = high <= low * (1.0 + SAME)
 
 
+cdef void rough_bound(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil:
+    """Upper bounds of `train_seconds` that cost next to nothing, where the pipeline has work.
+
+    A path through the schedule goes up the stages and down again once; each of the other micro-batches adds a stay on a stage
+    with the ways to it, or a forward of the warm-up with a backward of the wind-down: a path that turns W stages below
+    the last one makes W of both.
+    """
+    cdef double once = 0.0, stay = 0.0, slow_forward = 0.0, slow_backward = 0.0, behind = 0.0, forward, backward, send
+    cdef double scored = 0.0, scoring = 0.0
+    cdef int j, place
+    for j in range(pattern.num_stages):
+        place = j * num_kinds + (words[j] >> LINK_BITS)
+        forward, backward, send = pattern.forward[place], pattern.backward[place], pattern.ranked_send[words[j] & LINK_MASK]
+        once += forward + backward + 2 * send
+        stay = fmax(stay, forward + backward + behind + send)
+        slow_forward = fmax(slow_forward, forward)
+        slow_backward = fmax(slow_backward, backward)
+        behind = send
+        scored += pattern.scoring[place] + send
+        scoring = fmax(scoring, pattern.scoring[place])
+    slow[0] = once + (pattern.num_micro_batches - 1) * fmax(stay, slow_forward + slow_backward)
+    first[0] = slow[0] + scored + (pattern.num_scored - 1) * scoring if pattern.num_scored else slow[0]
+
+
 cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil:
     """A scoring replica's pipeline: filled once, then the slowest stage decides. Two sums, so that neither waits for the other."""
     cdef double even = 0.0, odd = 0.0, slowest = 0.0, slow = 0.0

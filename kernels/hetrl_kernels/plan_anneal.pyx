@@ -161,11 +161,11 @@ cdef class PlanAnnealer(PlanState):
         self.list_blocks()
 
     cdef bint draw(self, unsigned long long* random, bint between_groups) noexcept nogil:
-        """Draw a move: 50 % inside a group, 40 % with whatever fits on another node, 10 % whole nodes; False if it changes nothing."""
-        cdef int kind = random_below(random, 10), block = random_below(random, self.num_blocks), i, other, place, left
+        """Draw a move: 55 % inside a group, 40 % with whatever fits on another node, 5 % whole nodes; False if it changes nothing."""
+        cdef int kind = random_below(random, 20), block = random_below(random, self.num_blocks), i, other, place, left
         cdef int first = self.node[block]
         cdef const Body* body = self.bodies + block
-        if kind == 9:
+        if kind == 19:
             if not between_groups:
                 return False
             other = random_below(random, self.t.num_nodes)
@@ -180,7 +180,7 @@ cdef class PlanAnnealer(PlanState):
         else:
             self.from_first = 1
             self.blocks[0] = block
-            if kind < 5:
+            if kind < 11:
                 self.blocks[1] = self.alike[body.first_alike + random_below(random, body.num_alike)]
                 self.number = 2
                 other = self.node[self.blocks[1]]

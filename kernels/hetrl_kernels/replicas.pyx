@@ -11,7 +11,7 @@ from libc.math cimport ceil, floor
 
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.pipelines cimport (
-    LINK_BITS, LINK_MASK, Bounds, rank_kinds, rank_links, score_seconds, stage_word, train_bounds, train_seconds,
+    LINK_BITS, LINK_MASK, Bounds, rank_kinds, rank_links, rough_bound, score_seconds, stage_word, train_bounds, train_seconds,
 )
 from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
@@ -464,6 +464,8 @@ cdef class Replicas(Arena):
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil:
         """What is known of a replica; where it looks like none before, bounds of a long training pipeline, else its seconds."""
         cdef const int* words = self.slot_word + replica.first
+        cdef const Pattern* pattern = self.patterns + replica.pattern
+        cdef const Slowest* slowest = self.slowest + replica.task
         cdef int[MAX_STAGES] nodes
         cdef double tokens = 0.0
         cdef Bounds bounds
@@ -476,14 +478,19 @@ cdef class Replicas(Arena):
             tokens = self.tokens_of(replica, nodes)
         entry = self.find(replica, tokens, words)
         if entry.low < 0.0:
-            if generates or replica.num_stages <= SHORT_PIPELINE or self.patterns[replica.pattern].num_micro_batches == 0:
+            if generates or replica.num_stages <= SHORT_PIPELINE or pattern.num_micro_batches == 0:
                 self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
                 entry.low = entry.seconds
-            else:
-                train_bounds(self.patterns + replica.pattern, self.num_kinds, words, &bounds)
-                entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
-                entry.first = entry.seconds + bounds.first
-                entry.low = bounds.high if bounds.sure else bounds.low * (2.0 - BOUND_FACTOR)
+                return entry
+            rough_bound(pattern, self.num_kinds, words, &entry.seconds, &entry.first)
+            entry.seconds *= BOUND_FACTOR
+            entry.first *= BOUND_FACTOR
+            entry.low = 0.0
+        if entry.low == 0.0 and (entry.seconds >= slowest.slow[1] or (slowest.first != NULL and entry.first >= slowest.first[1])):
+            train_bounds(pattern, self.num_kinds, words, &bounds)
+            entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
+            entry.first = entry.seconds + bounds.first
+            entry.low = bounds.high if bounds.sure else bounds.low * (2.0 - BOUND_FACTOR)
         return entry
 
     cdef void resolve(self, Log* log, int task) noexcept nogil:
@@ -506,6 +513,9 @@ cdef class Replicas(Arena):
                 self.write_leaves(log, self.replicas + r, seconds, seconds)
             else:
                 entry = self.entry_of(self.replicas + r)
+                if entry.low < entry.seconds and entry.seconds < slowest.slow[slowest.size + self.replicas[r].leaf]:
+                    self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
+                    continue  # the bound is sharper than what was known
                 if entry.low < entry.seconds:
                     train_seconds(
                         self.patterns + self.replicas[r].pattern, self.num_kinds, self.slot_word + self.replicas[r].first, &entry.seconds,
