@@ -54,9 +54,10 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
 cdef struct Touch:  # a stage that an edge describes
     int replica
     int slot
-    int place  # of the stage in its pipeline
-    int pattern
     int scores  # whether it is one of a scoring task
+    int unordered  # kinds of nodes are not slower or faster in everything
+    const void* by_kind  # of nodes: seconds if it scores, else rank
+    const void* by_link  # of links: the same
 
 
 cdef struct Edge:  # a block of stages, and that of those which follow: all of them look different when either moves

@@ -103,9 +103,7 @@ cdef class Replicas(Arena):
             leaves[task].append(r)
             for s in stages:
                 following = block_of[s + 1] if s + 1 < firsts[r + 1] else -1
-                touches.setdefault((block_of[s], following), []).append(
-                    (r, s, s - replica.first, replica.pattern, replica.scores)
-                )
+                touches.setdefault((block_of[s], following), []).append((r, s))
         self.patterns = <Pattern*>self.room(len(patterns) * sizeof(Pattern))
         for r in range(self.num_replicas):
             if self.patterns[self.replicas[r].pattern].num_stages == 0:
@@ -116,7 +114,10 @@ cdef class Replicas(Arena):
 
     def read_edges(self, dict touches):
         """Edges with their stages; of every block those whose link leaves or enters it, then the others."""
-        cdef int e, number = 0
+        cdef int e, r, s, number = 0
+        cdef Replica* replica
+        cdef Pattern* pattern
+        cdef Touch* touch
         outer, inner = [[] for _ in range(self.num_blocks)], [[] for _ in range(self.num_blocks)]
         self.edges = <Edge*>self.room(len(touches) * sizeof(Edge))
         self.edge_word = <int*>self.state(len(touches) * sizeof(int))
@@ -132,7 +133,17 @@ cdef class Replicas(Arena):
         self.first_edge = self.starts(edges)
         self.first_inner = self.ints([self.first_edge[b] + len(first) for b, first in enumerate(outer)])
         self.edges_of = self.ints([e for block in edges for e in block])
-        self.touches = <Touch*>self.ints([each for stages in touches.values() for stage in stages for each in stage])
+        self.touches = touch = <Touch*>self.room(number * sizeof(Touch))
+        for stages in touches.values():
+            for r, s in stages:
+                replica = self.replicas + r
+                pattern = self.patterns + replica.pattern
+                touch.replica, touch.slot, touch.scores, touch.unordered = r, s, replica.scores, not pattern.ordered
+                if replica.scores:
+                    touch.by_kind, touch.by_link = pattern.forward + (s - replica.first) * self.num_kinds, pattern.send
+                else:
+                    touch.by_kind, touch.by_link = pattern.kind_rank, pattern.link_rank
+                touch += 1
 
     def read_units(self, list firsts, list needs, list kv, dict inside, list leaves):
         """Units of all blocks, and the looks that they share."""
@@ -356,41 +367,44 @@ cdef class Replicas(Arena):
         """Stages of an edge whose node or link is of another kind now; to some of them that makes no difference."""
         cdef const Touch* touch = self.touches + edge.first_touch
         cdef const Touch* end = self.touches + edge.end_touch
-        cdef const Pattern* pattern
         cdef Replica* replica
         cdef Passage* passage
+        # locals, as in `touch`
+        cdef int* slot_word = self.slot_word
+        cdef int* touched = self.touched
+        cdef Passage* passages = self.passages
+        cdef Replica* replicas = self.replicas
         cdef double work, send
-        cdef int word, before
-        cdef bint slower
+        cdef int turn = self.turn, num_touched = self.num_touched, word, before
+        cdef bint slower, fresh = self.fresh
         while touch < end:
-            pattern = self.patterns + touch.pattern
             if touch.scores:
-                passage = self.passages + touch.slot
-                work, send = pattern.forward[touch.place * self.num_kinds + kind], pattern.send[link]
-                if passage.work == work and passage.send == send:
-                    touch += 1
-                    continue
-                slower = work > passage.work or send > passage.send
+                passage = passages + touch.slot
+                work, send = (<const double*>touch.by_kind)[kind], (<const double*>touch.by_link)[link]
+                slower = (work > passage.work) | (send > passage.send)
                 if passage.work != work:
                     put_number(log, &passage.work, work)
-                if passage.send != send:
-                    put_number(log, &passage.send, send)
+                elif passage.send == send:
+                    touch += 1
+                    continue
+                put_number(log, &passage.send, send)
             else:
-                word = stage_word(pattern.kind_rank[kind], pattern.link_rank[link])
-                before = self.slot_word[touch.slot]
+                word = stage_word((<const int*>touch.by_kind)[kind], (<const int*>touch.by_link)[link])
+                before = slot_word[touch.slot]
                 if word == before:
                     touch += 1
                     continue
-                put_int(log, self.slot_word + touch.slot, word)
-                slower = not pattern.ordered or word >> LINK_BITS > before >> LINK_BITS or word & LINK_MASK > before & LINK_MASK
-            replica = self.replicas + touch.replica
-            if replica.stamp != self.turn:
-                replica.stamp = self.turn
-                replica.slower = self.fresh
-                self.touched[self.num_touched] = touch.replica
-                self.num_touched += 1
+                put_int(log, slot_word + touch.slot, word)
+                slower = touch.unordered | (word >> LINK_BITS > before >> LINK_BITS) | ((word & LINK_MASK) > (before & LINK_MASK))
+            replica = replicas + touch.replica
+            if replica.stamp != turn:
+                replica.stamp = turn
+                replica.slower = fresh
+                touched[num_touched] = touch.replica
+                num_touched += 1
             replica.slower |= slower
             touch += 1
+        self.num_touched = num_touched
 
     cdef void expect(self, int block) noexcept nogil:
         """A block is about to move: fetch what `touch` will need."""

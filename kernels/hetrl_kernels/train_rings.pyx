@@ -217,6 +217,14 @@ cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
     rings.num_touched = 0
 
 
+cdef inline int higher(int a, int b) noexcept nogil:
+    return a if a > b else b
+
+
+cdef inline int lower(int a, int b) noexcept nogil:
+    return a if a < b else b
+
+
 cdef inline void read_look(Tables t, Links links, const Rings* rings, int stage, Look* look) noexcept nogil:
     """What the counts of a stage say of its ring."""
     cdef const Hops* outer = rings.outer + stage
@@ -236,38 +244,43 @@ cdef inline void read_nodes(Tables t, Links links, const Rings* rings, int stage
     """The same of a ring of few members, node by node."""
     cdef const long long* present = rings.present + stage * links.words
     cdef const long long* members = rings.members + stage
+    cdef const long long* leaving = rings.leaving
     cdef const Place* places = links.places
+    cdef const int* own_rank = links.own_rank
+    cdef int num_groups = links.num_groups, num_stages = rings.num_stages, words = links.words
+    cdef const int* between = NULL  # links from the node before
     cdef unsigned long long word
-    cdef int i, node, kind, number, before = -1, first = -1
-    cdef int latency = -1, bandwidth = 1 << 30, inner_latency = -1, inner_bandwidth = 1 << 30, own = 1 << 30, most = 0, least = 1 << 30, flows = 0
-    for i in range(links.words):
+    cdef int i, node = -1, kind, number, before = -1, first = -1, own = 1 << 30
+    cdef int latency = -1, bandwidth = 1 << 30, inner_latency = -1, inner_bandwidth = 1 << 30
+    cdef int most = 0, least = 1 << 30, flows = 0
+    for i in range(words):
         word = present[i]
         while word:
             node = 64 * i + lowest_bit(word)
             word &= word - 1
-            if before >= 0:
-                kind = links.between[places[before].group * links.num_groups + places[node].group]
-                latency = links.latency_rank[kind] if links.latency_rank[kind] > latency else latency
-                bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < bandwidth else bandwidth
-            else:
+            if between == NULL:
                 first = node
-            number = <int>members[node * rings.num_stages]
+            else:
+                kind = between[places[node].group]
+                latency = higher(latency, links.latency_rank[kind])
+                bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
+            between = links.between + places[node].group * num_groups
+            number = <int>members[node * num_stages]
             if number > 1:
                 kind = places[node].own_link
-                inner_latency = links.latency_rank[kind] if links.latency_rank[kind] > inner_latency else inner_latency
-                inner_bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < inner_bandwidth else inner_bandwidth
-            most = number if number > most else most
-            least = number if number < least else least
-            own = links.own_rank[node] if links.own_rank[node] < own else own
-            flows = <int>rings.leaving[node] if rings.leaving[node] > flows else flows
-            before = node
-    kind = link_of(places, links.between, links.num_groups, before, first)
-    look.latency = links.latency_rank[kind] if links.latency_rank[kind] > latency else latency
-    look.bandwidth = links.bandwidth_rank[kind] if links.bandwidth_rank[kind] < bandwidth else bandwidth
+                inner_latency = higher(inner_latency, links.latency_rank[kind])
+                inner_bandwidth = lower(inner_bandwidth, links.bandwidth_rank[kind])
+            most = higher(most, number)
+            least = lower(least, number)
+            own = lower(own, own_rank[node])
+            flows = higher(flows, <int>leaving[node])
+    kind = link_of(places, links.between, num_groups, node, first)
+    look.latency = higher(latency, links.latency_rank[kind])
+    look.bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
     look.inner_latency = inner_latency
     look.inner_bandwidth = inner_bandwidth if inner_latency >= 0 else -1
     look.num_nodes = <int>rings.num_nodes[stage]
-    look.flows = flows if first != before else 0
+    look.flows = flows if first != node else 0
     look.own = own
     look.most, look.least = most, least
     look.kind = t.node_type[first]
