@@ -17,7 +17,6 @@ from hetrl_kernels.undo cimport forget
 
 cdef enum:
     MOST_MOVED = 256  # blocks of one move
-    FAR_SLOTS = 1024  # plans with more are fetched ahead; smaller ones stay in the cache
 
 
 cdef struct Body:  # of a block: what a draw asks for
@@ -333,9 +332,6 @@ cdef class PlanAnnealer(PlanState):
                 if self.too_small:
                     infeasible += 1
                     continue
-                if self.number == 2 and self.replicas.num_slots > FAR_SLOTS:
-                    self.replicas.expect(self.blocks[0])
-                    self.replicas.expect(self.blocks[1])
                 limit = current * (1.0 - temperature * log(<double>((drawn >> 11) + 1) / 9007199254740993.0))
                 if not self.move(
                     self.blocks, self.from_first, self.number, self.first, self.second, limit if early else INFINITY

@@ -63,6 +63,7 @@ cdef struct Touch:  # a stage that an edge describes
 cdef struct Edge:  # a block of stages, and that of those which follow: all of them look different when either moves
     int block
     int next  # -1 after the last stage
+    int number
     int first_touch
     int end_touch
 
@@ -90,10 +91,8 @@ cdef class Replicas(Arena):
     cdef Unit* units
     cdef int* first_edge
     cdef int* first_inner  # [B] first edge that depends on the kind of its own node alone
-    cdef int* edges_of
-    # edges
-    cdef Edge* edges
-    cdef int* edge_word  # kind of the block's node and of the link to the next; 0 at first, which no edge has
+    cdef Edge* edges  # those of every block, one block after the other
+    cdef int* edge_word  # by number: kind of the block's node and of the link to the next; 0 at first, which no edge has
     cdef Touch* touches
     # units by what they look like and kind of node, and the replicas they consist of
     cdef int num_looks
@@ -122,7 +121,6 @@ cdef class Replicas(Arena):
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
     cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil
-    cdef void expect(self, int block) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil

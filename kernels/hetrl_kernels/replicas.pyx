@@ -17,7 +17,7 @@ from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
 from hetrl_kernels.timing cimport Replica as Timed
 from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, train_stage
-from hetrl_kernels.undo cimport forget, prefetch, put, put_int, put_number, raise_leaf, top_leaf
+from hetrl_kernels.undo cimport forget, put, put_int, put_number, raise_leaf, top_leaf
 
 cdef enum:
     SIGNATURE_BITS = 13
@@ -119,20 +119,20 @@ cdef class Replicas(Arena):
         cdef Pattern* pattern
         cdef Touch* touch
         outer, inner = [[] for _ in range(self.num_blocks)], [[] for _ in range(self.num_blocks)]
-        self.edges = <Edge*>self.room(len(touches) * sizeof(Edge))
+        edges = []
         self.edge_word = <int*>self.state(len(touches) * sizeof(int))
         for e, ((block, following), stages) in enumerate(touches.items()):
-            self.edges[e] = Edge(block, following, number, number + len(stages))
+            edges.append((block, following, e, number, number + len(stages)))
             number += len(stages)
             if following in (-1, block):
                 inner[block].append(e)
             else:
                 outer[block].append(e)
                 outer[following].append(e)
-        edges = [first + second for first, second in zip(outer, inner)]
-        self.first_edge = self.starts(edges)
+        of_block = [first + second for first, second in zip(outer, inner)]
+        self.first_edge = self.starts(of_block)
         self.first_inner = self.ints([self.first_edge[b] + len(first) for b, first in enumerate(outer)])
-        self.edges_of = self.ints([e for block in edges for e in block])
+        self.edges = <Edge*>self.ints([each for block in of_block for e in block for each in edges[e]])
         self.touches = touch = <Touch*>self.room(number * sizeof(Touch))
         for stages in touches.values():
             for r, s in stages:
@@ -343,25 +343,22 @@ cdef class Replicas(Arena):
 
         Without ``all_stages`` only those whose link leaves or enters the block: the kind of its node is as before.
         """
-        cdef const int* e = self.edges_of + self.first_edge[block]
-        cdef const int* end = self.edges_of + (self.first_edge[block + 1] if all_stages else self.first_inner[block])
-        cdef const Edge* edge
+        cdef const Edge* edge = self.edges + self.first_edge[block]
+        cdef const Edge* end = self.edges + (self.first_edge[block + 1] if all_stages else self.first_inner[block])
         # locals, because the compiler must assume that what the log takes might be a pointer of this object
-        cdef const Edge* edges = self.edges
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
         cdef int* words = self.edge_word
         cdef int num_groups = self.links.num_groups, node, link, word
-        while e < end:
-            edge = edges + e[0]
+        while edge < end:
             node = nodes[edge.block]
             link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
             word = stage_word(places[node].kind + 1, link)
-            if word != words[e[0]]:
-                put_int(log, words + e[0], word)
+            if word != words[edge.number]:
+                put_int(log, words + edge.number, word)
                 self.touch_stages(log, edge, places[node].kind, link)
-            e += 1
+            edge += 1
 
     cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil:
         """Stages of an edge whose node or link is of another kind now; to some of them that makes no difference."""
@@ -405,13 +402,6 @@ cdef class Replicas(Arena):
             replica.slower |= slower
             touch += 1
         self.num_touched = num_touched
-
-    cdef void expect(self, int block) noexcept nogil:
-        """A block is about to move: fetch what `touch` will need."""
-        cdef int e
-        for e in range(self.first_edge[block], self.first_edge[block + 1]):
-            prefetch(self.edges + self.edges_of[e])
-            prefetch(self.edge_word + self.edges_of[e])
 
     cdef void refresh(self, Log* log) noexcept nogil:
         """Seconds of the replicas that were touched; of long training pipelines only bounds where no more is known."""
