@@ -189,14 +189,14 @@ def training_pipeline(list forward, list backward, list send, int num_micro_batc
 
     Returns
     -------
-    (low, exact, high, sure)
-        Seconds of the 1F1B schedule between their bounds, and whether these say that they meet.
+    (low, exact, high, rough, sure)
+        Seconds of the 1F1B schedule between their bounds, the rough upper bound, and whether the two others say that they meet.
     """
     cdef double[4 * MAX_STAGES] times
     cdef double[MAX_STAGES + 1] ranked_send
     cdef int[MAX_STAGES] words
     cdef int j, stages = len(forward)
-    cdef double exact, first
+    cdef double exact, rough, first
     cdef Pattern pattern
     cdef Bounds bounds
     if not 0 < stages <= MAX_STAGES or len(backward) != stages or len(send) != stages - 1 or num_micro_batches < 1:
@@ -212,4 +212,5 @@ def training_pipeline(list forward, list backward, list send, int num_micro_batc
             ranked_send[j + 1] = send[j]
     train_seconds(&pattern, 1, words, &exact, &first)
     train_bounds(&pattern, 1, words, &bounds)
-    return bounds.low, exact, bounds.high, bool(bounds.sure)
+    rough_bound(&pattern, 1, words, &rough, &first)
+    return bounds.low, exact, bounds.high, rough, bool(bounds.sure)

@@ -128,11 +128,11 @@ cdef class PlanState(Arena):
         cdef double seconds, first
         cdef Rings* rings
         self.replicas.resolve(&self.log, task)
-        seconds = slowest.slow[1]
+        seconds = slowest.slow.top[0]
         if self.replicas.strategies[task].kind == TRAIN:
             rings = self.added.rings + self.added.of_task[task].rings
             refresh_nodes(self.t, rings, &self.log)
-            first = slowest.first[1] if slowest.first != NULL else seconds
+            first = slowest.first.top[0] if slowest.scores_first else seconds
             seconds = first + (self.t.num_updates - 1) * seconds
             seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.added.largest(self.added.of_task[task].step))
             seconds += self.t.num_updates * reduce_seconds(self.t, self.links, rings, &self.log)
@@ -201,7 +201,7 @@ cdef class PlanState(Arena):
         cdef const Slowest* slowest = self.replicas.slowest
         cdef int i
         for i in range(self.num_tasks):
-            if slowest[i].slow[1] > self.slow_before[i] or (slowest[i].first != NULL and slowest[i].first[1] > self.first_before[i]):
+            if slowest[i].slow.top[0] > self.slow_before[i] or (slowest[i].scores_first and slowest[i].first.top[0] > self.first_before[i]):
                 return True
         return False
 
@@ -226,8 +226,8 @@ cdef class PlanState(Arena):
                 elif (stale | changed) >> i & 1:
                     if stale >> i & 1:
                         self.replicas.resolve(&self.log, i)
-                    seconds = slowest.slow[1]
-                    first = slowest.first[1] if slowest.first != NULL else seconds
+                    seconds = slowest.slow.top[0]
+                    first = slowest.first.top[0] if slowest.scores_first else seconds
                 else:
                     load[self.replicas.strategies[i].group] += self.orders.work.seconds[i] * self.unit
                     continue
@@ -251,8 +251,8 @@ cdef class PlanState(Arena):
         self.replicas.turn += 1
         for i in range(self.num_tasks):  # a little more than it took: bounds do not sharpen what is as it was
             slowest = self.replicas.slowest + i
-            self.slow_before[i] = slowest.slow[1] * (1.0 + 1e-11)
-            self.first_before[i] = slowest.first[1] * (1.0 + 1e-11) if slowest.first != NULL else 0.0
+            self.slow_before[i] = slowest.slow.top[0] * (1.0 + 1e-11)
+            self.first_before[i] = slowest.first.top[0] * (1.0 + 1e-11) if slowest.scores_first else 0.0
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):

@@ -4,6 +4,7 @@ from cython cimport final
 
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links
+from hetrl_kernels.maxima cimport Maxima
 from hetrl_kernels.pipelines cimport Passage, Pattern
 from hetrl_kernels.signatures cimport Entry, Signatures
 from hetrl_kernels.tables cimport MAX_STAGES, MAX_TASKS, Tables
@@ -24,11 +25,11 @@ cdef struct Strategy:  # of one task
     int area
 
 
-cdef struct Slowest:  # trees of maxima over what a task's replicas take
-    int size  # leaves
-    double* slow  # seconds of the pipeline, or of all
-    double* first  # with the old log-probabilities ahead; NULL where there are none
-    int* replica_of  # [size] -1 for units
+cdef struct Slowest:  # what a task's replicas take
+    Maxima slow  # seconds of the pipeline, or of all
+    Maxima first  # with the old log-probabilities ahead, where `scores_first`
+    bint scores_first
+    int* replica_of  # [number] -1 for units
 
 
 cdef struct Unit:  # replicas of one task that lie inside one block
@@ -111,6 +112,7 @@ cdef class Replicas(Arena):
     cdef double[MAX_TASKS] least  # lower bounds of what a task's slowest replica takes, by those that were touched last
     cdef double[MAX_TASKS] least_first
 
+    cdef Maxima maxima(self, int number) except *
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *
     cdef void place_all(self, Log* log) noexcept nogil
     cdef void write_unit(self, Log* log, const Unit* unit, int node) noexcept nogil

@@ -10,6 +10,7 @@ from cython cimport final
 from libc.math cimport ceil, floor
 
 from hetrl_kernels.links cimport Place, link_of
+from hetrl_kernels.maxima cimport change
 from hetrl_kernels.pipelines cimport (
     LINK_BITS, LINK_MASK, Bounds, rank_kinds, rank_links, rough_bound, score_seconds, stage_word, train_bounds, train_seconds,
 )
@@ -17,7 +18,7 @@ from hetrl_kernels.signatures cimport weight
 from hetrl_kernels.tables cimport GENERATE, MAX_STAGES, SCORE, TRAIN, fmax, fmin
 from hetrl_kernels.timing cimport Replica as Timed
 from hetrl_kernels.timing cimport StageTime, generate_replica, score_stage, train_stage
-from hetrl_kernels.undo cimport forget, put, put_int, put_number, raise_leaf, top_leaf
+from hetrl_kernels.undo cimport forget, put, put_int, put_number
 
 cdef enum:
     SIGNATURE_BITS = 13
@@ -110,7 +111,7 @@ cdef class Replicas(Arena):
                 self.read_pattern(self.patterns + self.replicas[r].pattern, self.replicas + r)
         self.read_edges(touches)
         self.read_units(firsts, needs, kv, inside, leaves)
-        self.make_trees(leaves)
+        self.make_maxima(leaves)
 
     def read_edges(self, dict touches):
         """Edges with their stages; of every block those whose link leaves or enters it, then the others."""
@@ -174,19 +175,26 @@ cdef class Replicas(Arena):
         for i in range(self.num_looks * self.num_kinds):
             self.look_slow[i] = -1.0
 
-    def make_trees(self, list leaves):
-        """Trees of all tasks; ``leaves`` are numbers of replicas, or -1 for units."""
+    def make_maxima(self, list leaves):
+        """Maxima of all tasks; ``leaves`` are numbers of replicas, or -1 for units."""
         cdef int task
         cdef Slowest* slowest
         for task in range(self.num_tasks):
             slowest = self.slowest + task
-            slowest.size = 1
-            while slowest.size < len(leaves[task]):
-                slowest.size *= 2
-            slowest.slow = <double*>self.state(2 * slowest.size * sizeof(double))
-            if self.strategies[task].kind == TRAIN and self.t.task_role_is_actor[task]:
-                slowest.first = <double*>self.state(2 * slowest.size * sizeof(double))
-            slowest.replica_of = self.ints(leaves[task] + [-1] * (slowest.size - len(leaves[task])))
+            slowest.slow = self.maxima(len(leaves[task]))
+            slowest.scores_first = self.strategies[task].kind == TRAIN and self.t.task_role_is_actor[task]
+            if slowest.scores_first:
+                slowest.first = self.maxima(len(leaves[task]))
+            slowest.replica_of = self.ints(leaves[task])
+
+    cdef Maxima maxima(self, int number) except *:
+        """Of numbers that are 0."""
+        cdef Maxima made
+        made.number = number
+        made.values = <double*>self.state(number * sizeof(double))
+        made.top = <double*>self.state(sizeof(double))
+        made.place = <long long*>self.state(sizeof(long long))
+        return made
 
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *:
         """Stage times of training and scoring replicas, on all kinds of nodes."""
@@ -268,9 +276,9 @@ cdef class Replicas(Arena):
         cdef int place = unit.look * self.num_kinds + self.t.node_kind[node]
         if self.look_slow[place] < 0:
             self.fill_look(unit.look, node)
-        raise_leaf(log, slowest.slow, slowest.size, unit.leaf, self.look_slow[place])
-        if slowest.first != NULL:
-            raise_leaf(log, slowest.first, slowest.size, unit.leaf, self.look_first[place])
+        change(log, &slowest.slow, unit.leaf, self.look_slow[place])
+        if slowest.scores_first:
+            change(log, &slowest.first, unit.leaf, self.look_first[place])
         self.stale_tasks |= <unsigned int>1 << unit.task
 
     cdef void fill_look(self, int look, int node) noexcept nogil:
@@ -438,20 +446,20 @@ cdef class Replicas(Arena):
 
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil:
         cdef Slowest* slowest = self.slowest + replica.task
-        raise_leaf(log, slowest.slow, slowest.size, replica.leaf, slow)
-        if slowest.first != NULL:
-            raise_leaf(log, slowest.first, slowest.size, replica.leaf, first)
+        change(log, &slowest.slow, replica.leaf, slow)
+        if slowest.scores_first:
+            change(log, &slowest.first, replica.leaf, first)
 
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil:
         """A replica that became no slower: what it took is an upper bound now."""
         cdef const Slowest* slowest = self.slowest + replica.task
-        cdef int leaf = slowest.size + replica.leaf
+        cdef int leaf = replica.leaf
         if replica.unresolved:
             return
         put(log, &replica.unresolved, 1)
         if not replica.scores:  # whose seconds are in order to the last bit
             self.write_leaves(
-                log, replica, slowest.slow[leaf] * BOUND_FACTOR, slowest.first[leaf] * BOUND_FACTOR if slowest.first != NULL else 0.0
+                log, replica, slowest.slow.values[leaf] * BOUND_FACTOR, slowest.first.values[leaf] * BOUND_FACTOR if slowest.scores_first else 0.0
             )
 
     cdef double scoring_seconds(self, const Replica* replica) noexcept nogil:
@@ -490,7 +498,7 @@ cdef class Replicas(Arena):
             entry.seconds *= BOUND_FACTOR
             entry.first *= BOUND_FACTOR
             entry.low = 0.0
-        if entry.low == 0.0 and (entry.seconds >= slowest.slow[1] or (slowest.first != NULL and entry.first >= slowest.first[1])):
+        if entry.low == 0.0 and (entry.seconds >= slowest.slow.top[0] or (slowest.scores_first and entry.first >= slowest.first.top[0])):
             train_bounds(pattern, self.num_kinds, words, &bounds)
             entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
             entry.first = entry.seconds + bounds.first
@@ -507,9 +515,9 @@ cdef class Replicas(Arena):
             return
         self.unresolved_tasks &= ~(<unsigned int>1 << task)
         while True:
-            r = slowest.replica_of[top_leaf(slowest.slow, slowest.size)]
-            if (r < 0 or not self.replicas[r].unresolved) and slowest.first != NULL:
-                r = slowest.replica_of[top_leaf(slowest.first, slowest.size)]
+            r = slowest.replica_of[slowest.slow.place[0]]
+            if (r < 0 or not self.replicas[r].unresolved) and slowest.scores_first:
+                r = slowest.replica_of[slowest.first.place[0]]
             if r < 0 or not self.replicas[r].unresolved:
                 return
             if self.replicas[r].scores:
@@ -517,7 +525,7 @@ cdef class Replicas(Arena):
                 self.write_leaves(log, self.replicas + r, seconds, seconds)
             else:
                 entry = self.entry_of(self.replicas + r)
-                if entry.low < entry.seconds and entry.seconds < slowest.slow[slowest.size + self.replicas[r].leaf]:
+                if entry.low < entry.seconds and entry.seconds < slowest.slow.values[self.replicas[r].leaf]:
                     self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
                     continue  # the bound is sharper than what was known
                 if entry.low < entry.seconds:
