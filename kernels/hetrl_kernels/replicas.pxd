@@ -122,7 +122,6 @@ cdef class Replicas(Arena):
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
-    cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil

@@ -347,68 +347,68 @@ cdef class Replicas(Arena):
         self.node[block] = target
 
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil:
-        """What a block's stages look like, and those that send to them; their replicas are noted.
+        """What a block's stages look like, and those that send to them; the replicas to which that makes a difference are noted.
 
         Without ``all_stages`` only those whose link leaves or enters the block: the kind of its node is as before.
         """
         cdef const Edge* edge = self.edges + self.first_edge[block]
         cdef const Edge* end = self.edges + (self.first_edge[block + 1] if all_stages else self.first_inner[block])
+        cdef const Touch* touch
+        cdef const Touch* last
+        cdef Replica* replica
+        cdef Passage* passage
         # locals, because the compiler must assume that what the log takes might be a pointer of this object
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
-        cdef int* words = self.edge_word
-        cdef int num_groups = self.links.num_groups, node, link, word
-        while edge < end:
-            node = nodes[edge.block]
-            link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
-            word = stage_word(places[node].kind + 1, link)
-            if word != words[edge.number]:
-                put_int(log, words + edge.number, word)
-                self.touch_stages(log, edge, places[node].kind, link)
-            edge += 1
-
-    cdef void touch_stages(self, Log* log, const Edge* edge, int kind, int link) noexcept nogil:
-        """Stages of an edge whose node or link is of another kind now; to some of them that makes no difference."""
-        cdef const Touch* touch = self.touches + edge.first_touch
-        cdef const Touch* end = self.touches + edge.end_touch
-        cdef Replica* replica
-        cdef Passage* passage
-        # locals, as in `touch`
+        cdef const Touch* touches = self.touches
+        cdef int* edge_word = self.edge_word
         cdef int* slot_word = self.slot_word
         cdef int* touched = self.touched
         cdef Passage* passages = self.passages
         cdef Replica* replicas = self.replicas
         cdef double work, send
-        cdef int turn = self.turn, num_touched = self.num_touched, word, before
+        cdef int num_groups = self.links.num_groups, turn = self.turn, num_touched = self.num_touched
+        cdef int node, kind, link, word, before
         cdef bint slower, fresh = self.fresh
-        while touch < end:
-            if touch.scores:
-                passage = passages + touch.slot
-                work, send = (<const double*>touch.by_kind)[kind], (<const double*>touch.by_link)[link]
-                slower = (work > passage.work) | (send > passage.send)
-                if passage.work != work:
-                    put_number(log, &passage.work, work)
-                elif passage.send == send:
-                    touch += 1
-                    continue
-                put_number(log, &passage.send, send)
-            else:
-                word = stage_word((<const int*>touch.by_kind)[kind], (<const int*>touch.by_link)[link])
-                before = slot_word[touch.slot]
-                if word == before:
-                    touch += 1
-                    continue
-                put_int(log, slot_word + touch.slot, word)
-                slower = touch.unordered | (word >> LINK_BITS > before >> LINK_BITS) | ((word & LINK_MASK) > (before & LINK_MASK))
-            replica = replicas + touch.replica
-            if replica.stamp != turn:
-                replica.stamp = turn
-                replica.slower = fresh
-                touched[num_touched] = touch.replica
-                num_touched += 1
-            replica.slower |= slower
-            touch += 1
+        while edge < end:
+            node = nodes[edge.block]
+            kind = places[node].kind
+            link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
+            word = stage_word(kind + 1, link)
+            if word == edge_word[edge.number]:
+                edge += 1
+                continue
+            put_int(log, edge_word + edge.number, word)
+            touch, last = touches + edge.first_touch, touches + edge.end_touch
+            edge += 1
+            while touch < last:
+                if touch.scores:
+                    passage = passages + touch.slot
+                    work, send = (<const double*>touch.by_kind)[kind], (<const double*>touch.by_link)[link]
+                    slower = (work > passage.work) | (send > passage.send)
+                    if passage.work != work:
+                        put_number(log, &passage.work, work)
+                    elif passage.send == send:
+                        touch += 1
+                        continue
+                    put_number(log, &passage.send, send)
+                else:
+                    word = stage_word((<const int*>touch.by_kind)[kind], (<const int*>touch.by_link)[link])
+                    before = slot_word[touch.slot]
+                    if word == before:
+                        touch += 1
+                        continue
+                    put_int(log, slot_word + touch.slot, word)
+                    slower = touch.unordered | (word >> LINK_BITS > before >> LINK_BITS) | ((word & LINK_MASK) > (before & LINK_MASK))
+                replica = replicas + touch.replica
+                if replica.stamp != turn:
+                    replica.stamp = turn
+                    replica.slower = fresh
+                    touched[num_touched] = touch.replica
+                    num_touched += 1
+                replica.slower |= slower
+                touch += 1
         self.num_touched = num_touched
 
     cdef void refresh(self, Log* log) noexcept nogil:
