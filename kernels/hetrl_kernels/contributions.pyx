@@ -8,7 +8,7 @@ that in which they differ.
 from cython cimport final
 
 from hetrl_kernels.memory cimport HOST, SHARED
-from hetrl_kernels.replicas cimport Strategy
+from hetrl_kernels.replica_tables cimport Strategy
 from hetrl_kernels.tables cimport MAX_STAGES, PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
 from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
 from hetrl_kernels.undo cimport highest, lowest_bit, put, tally

@@ -9,7 +9,7 @@ schedule (`orders`). Everything a move writes can be taken back (`undo`), and eq
 
 from libc.math cimport INFINITY
 
-from hetrl_kernels.replicas cimport Slowest
+from hetrl_kernels.replica_tables cimport Slowest
 from hetrl_kernels.schedule cimport MAX_GROUPS
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds, refresh_nodes
