@@ -174,6 +174,9 @@ def main() -> None:
         "delta_equals_full": not any(figures["different"] for figures in anneal_figures["equal"].values()),
         "delta_equals_full_by_devices": anneal_figures["equal"],
         "anneal_moves_per_core_second": {
+            key: figures["moves_per_core_second"] for key, figures in anneal_figures["moves"].items()
+        },
+        "anneal_costed_per_core_second": {
             key: figures["costed_per_core_second"] for key, figures in anneal_figures["moves"].items()
         },
         "anneal_by_devices": anneal_figures["moves"],
@@ -190,7 +193,7 @@ def main() -> None:
         "peers_plans_per_core_second": PEERS,
     }
     print(json.dumps({key: value for key, value in found.items() if key != "anneal_by_devices"}, indent=1))
-    print("moves costed per core second; plans costed by peers, measured on this kind of machine:")
+    print("moves costed to the end per core second; plans costed by peers, measured on this kind of machine:")
     for size in sizes:
         mine = [found_for(anneal_figures, size, algorithm) for algorithm in ALGORITHMS]
         peers = ", ".join(f"{name} {rates}" for name, rates in PEERS.items())
