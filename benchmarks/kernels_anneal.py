@@ -74,8 +74,8 @@ def case_of(num_devices: int, algorithm: str) -> Case:
 def speed(case: Case, num_moves: int) -> dict[str, float]:
     """One chain at level 5's temperatures: outcomes, and rates per CPU second of one thread.
 
-    ``early_rejected`` and ``costed`` moves change the plan and are costed by delta: the former until a bound exceeds the
-    threshold, the latter to the end. ``moves_per_core_second`` counts both, and the time of all proposals.
+    ``early_rejected`` and ``costed`` moves change the plan and are costed by delta: the former until a bound exceeds
+    the threshold, the latter to the end. ``moves_per_core_second`` counts both, and the time of all proposals.
     ``costed_per_core_second`` comes from a second chain without early rejection, which accepts the same moves.
     """
     figures: dict[str, float] = {}

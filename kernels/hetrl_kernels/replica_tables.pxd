@@ -60,7 +60,6 @@ cdef struct Touch:  # a stage that an edge describes
 cdef struct Edge:  # a block of stages, and that of those which follow: all of them look different when either moves
     int block
     int next  # -1 after the last stage
-    int number
     int first_touch
     int end_touch
 
@@ -87,7 +86,6 @@ cdef class ReplicaTables(Arena):
     cdef int* first_edge
     cdef int* first_inner  # [B] first edge that depends on the kind of its own node alone
     cdef Edge* edges  # those of every block, one block after the other
-    cdef int* edge_word  # by number: kind of the block's node and of the link to the next; 0 at first, which no edge has
     cdef Touch* touches
     # units by what they look like and kind of node, and the replicas they consist of
     cdef int num_looks

@@ -94,9 +94,8 @@ cdef class ReplicaTables(Arena):
         cdef Touch* touch
         outer, inner = [[] for _ in range(self.num_blocks)], [[] for _ in range(self.num_blocks)]
         edges = []
-        self.edge_word = <int*>self.state(len(touches) * sizeof(int))
         for e, ((block, following), stages) in enumerate(touches.items()):
-            edges.append((block, following, e, number, number + len(stages)))
+            edges.append((block, following, number, number + len(stages)))
             number += len(stages)
             if following in (-1, block):
                 inner[block].append(e)

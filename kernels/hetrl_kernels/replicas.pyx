@@ -160,7 +160,6 @@ cdef class Replicas(ReplicaTables):
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
         cdef const Touch* touches = self.touches
-        cdef int* edge_word = self.edge_word
         cdef int* slot_word = self.slot_word
         cdef int* touched = self.touched
         cdef Passage* passages = self.passages
@@ -173,11 +172,6 @@ cdef class Replicas(ReplicaTables):
             node = nodes[edge.block]
             kind = places[node].kind
             link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
-            word = stage_word(kind + 1, link)
-            if word == edge_word[edge.number]:
-                edge += 1
-                continue
-            put_int(log, edge_word + edge.number, word)
             touch, last = touches + edge.first_touch, touches + edge.end_touch
             edge += 1
             while touch < last:
