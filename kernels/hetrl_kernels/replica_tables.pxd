@@ -26,6 +26,7 @@ cdef struct Slowest:  # what a task's replicas take
     Maxima first  # with the old log-probabilities ahead, where `scores_first`
     bint scores_first
     int* replica_of  # [number] -1 for units
+    int trust  # in rough bounds; it decides what is worked out first, not what comes out
 
 
 cdef struct Unit:  # replicas of one task that lie inside one block
@@ -42,6 +43,7 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
     int pattern
     int prompts
     int scores  # whether it is one of a scoring task
+    int bounded  # whether it is a long training pipeline, of which bounds come first
     int stamp
     int slower  # whether a stage of it may have become slower in this turn
     double useful  # tokens that a KV pool has use for

@@ -8,6 +8,10 @@ from hetrl_kernels.tables cimport GENERATE, SCORE, TRAIN
 from hetrl_kernels.timing cimport StageTime, score_stage, train_stage
 
 
+cdef enum:
+    SHORT_PIPELINE = 2  # stages; longer ones are worked out only where they may decide
+
+
 cdef class ReplicaTables(Arena):
     """What stays as it is while blocks move, and zeros where `Replicas` keeps what changes.
 
@@ -66,6 +70,7 @@ cdef class ReplicaTables(Arena):
             task, replica.first, replica.num_stages = plan.replica_task[r], firsts[r], firsts[r + 1] - firsts[r]
             replica.task, replica.prompts, replica.useful = task, plan.replica_prompts[r], plan.replica_useful[r]
             replica.scores = self.strategies[task].kind == SCORE
+            replica.bounded = self.strategies[task].kind == TRAIN and replica.num_stages > SHORT_PIPELINE and replica.prompts > 0
             stages = range(firsts[r], firsts[r + 1])
             replica.pattern = patterns.setdefault((task, replica.prompts, *[layers[s] for s in stages]), len(patterns))
             blocks = [block_of[s] for s in stages]

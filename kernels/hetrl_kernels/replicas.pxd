@@ -31,6 +31,7 @@ cdef class Replicas(ReplicaTables):
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
+    cdef bint others_decide(self, const Replica* replica, double slow, double first) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil
     cdef Entry* entry_of(self, const Replica* replica) noexcept nogil
     cdef double scoring_seconds(self, const Replica* replica) noexcept nogil

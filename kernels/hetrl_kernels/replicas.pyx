@@ -23,7 +23,8 @@ from hetrl_kernels.undo cimport forget, put, put_int, put_number
 
 cdef enum:
     SIGNATURE_BITS = 13
-    SHORT_PIPELINE = 2  # stages; longer ones are worked out only where they may decide
+    MOST_TRUST = 4  # how often a rough bound may fail to show that others are slower until replicas are looked up without it
+    MISTRUST = 64  # but for one turn of so many
 
 cdef double BOUND_FACTOR = 1.0 + 1e-12
 """Upper bounds stay above the values they bound, whatever the last bits are."""
@@ -207,6 +208,7 @@ cdef class Replicas(ReplicaTables):
         """Seconds of the replicas that were touched; of long training pipelines only bounds where no more is known."""
         cdef Entry* entry
         cdef Replica* replica
+        cdef Slowest* slowest
         cdef double seconds, first
         cdef int i
         cdef bint bounded
@@ -224,6 +226,18 @@ cdef class Replicas(ReplicaTables):
                 first = seconds
                 self.write_leaves(log, replica, seconds, seconds)
             else:
+                slowest = self.slowest + replica.task
+                if replica.bounded and (slowest.trust > 0 or self.turn % MISTRUST == 0):
+                    rough_bound(self.patterns + replica.pattern, self.num_kinds, self.slot_word + replica.first, &seconds, &first)
+                    seconds *= BOUND_FACTOR
+                    first *= BOUND_FACTOR
+                    if self.others_decide(replica, seconds, first):
+                        slowest.trust = MOST_TRUST
+                        self.write_leaves(log, replica, seconds, first)
+                        if not replica.unresolved:
+                            put(log, &replica.unresolved, 1)
+                        continue
+                    slowest.trust -= slowest.trust > 0
                 entry = self.entry_of(replica)
                 seconds = entry.low
                 first = seconds + (entry.first - entry.seconds) if entry.first > entry.seconds else seconds
@@ -235,6 +249,11 @@ cdef class Replicas(ReplicaTables):
                 put(log, &replica.unresolved, bounded)
         self.num_touched = 0
         self.unresolved_tasks |= self.stale_tasks
+
+    cdef bint others_decide(self, const Replica* replica, double slow, double first) noexcept nogil:
+        """Whether a replica with these upper bounds is not the slowest of its task."""
+        cdef const Slowest* slowest = self.slowest + replica.task
+        return slow < slowest.slow.top[0] and (not slowest.scores_first or first < slowest.first.top[0])
 
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil:
         cdef Slowest* slowest = self.slowest + replica.task
@@ -269,7 +288,6 @@ cdef class Replicas(ReplicaTables):
         """What is known of a replica; where it looks like none before, bounds of a long training pipeline, else its seconds."""
         cdef const int* words = self.slot_word + replica.first
         cdef const Pattern* pattern = self.patterns + replica.pattern
-        cdef const Slowest* slowest = self.slowest + replica.task
         cdef int[MAX_STAGES] nodes
         cdef double tokens = 0.0
         cdef Bounds bounds
@@ -282,7 +300,7 @@ cdef class Replicas(ReplicaTables):
             tokens = self.tokens_of(replica, nodes)
         entry = self.find(replica, tokens, words)
         if entry.low < 0.0:
-            if generates or replica.num_stages <= SHORT_PIPELINE or pattern.num_micro_batches == 0:
+            if not replica.bounded:
                 self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
                 entry.low = entry.seconds
                 return entry
@@ -290,7 +308,7 @@ cdef class Replicas(ReplicaTables):
             entry.seconds *= BOUND_FACTOR
             entry.first *= BOUND_FACTOR
             entry.low = 0.0
-        if entry.low == 0.0 and (entry.seconds >= slowest.slow.top[0] or (slowest.scores_first and entry.first >= slowest.first.top[0])):
+        if entry.low == 0.0 and not self.others_decide(replica, entry.seconds, entry.first):
             train_bounds(pattern, self.num_kinds, words, &bounds)
             entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
             entry.first = entry.seconds + bounds.first
