@@ -86,6 +86,32 @@ def test_delta_equals_a_new_state_and_the_evaluator(name: str) -> None:
     assert all(seconds > 0 for seconds in seen)
 
 
+def test_gradient_rings_of_many_members() -> None:
+    """Rings of more than 16 members are kept as counts, smaller ones are read node by node."""
+    nodes = [
+        {
+            "id": f"node-{number}",
+            "gpus": 8,
+            "type": kind,
+            "interconnect": "PCIe-Gen4",
+            "network": "100Gbps",
+            "rack": rack,
+        }
+        for number, (kind, rack) in enumerate([("H100", "a"), ("L4", "a"), ("L4", "b"), ("L40S", "b"), ("L40S", "a")])
+    ]
+    model = "Qwen2.5-0.5B"
+    values = {
+        "workflow": {"algorithm": "GRPO", "actor_model": model, "reference_model": model, "reward_model": model},
+        "cluster_topology": {"nodes": nodes, "network": {"rack": {"bandwidth": "50Gbps", "latency": "10us"}}},
+        "batch": {"num_prompts": 256},
+    }
+    context = context_of(job_from_values(values, source="five nodes"))
+    train = next(index for index, task in enumerate(context.job.workflow.tasks) if task.kind == "train")
+    plans = [plan for plan in feasible_plans(context, 9, tries=60) if len(plan.tasks[train].replicas) > 16]
+    seen = [seconds for plan in plans[:4] for seconds in check(context, plan, 3, 6)]
+    assert len({seconds for seconds in seen if math.isfinite(seconds)}) > 5
+
+
 def test_the_period_of_an_asynchronous_job() -> None:
     context = context_of(benchmark_instance("paper64_lan/GRPO", {"workflow.staleness": 2}))
     assert context.job.staleness == 2
