@@ -11,27 +11,15 @@ from hetrl_kernels.train_rings cimport Rings
 from hetrl_kernels.undo cimport Log, Tally
 
 
-cdef struct Members:  # tensor groups of one stage of a training task in a block
-    int rings
-    int stage
-    int number
-
-
-cdef struct Row:  # what a block adds to a tally, by the kind of its node
+cdef struct Row:  # what blocks add to a tally
     int tally
-    int row
-
-
-cdef struct Bytes:  # weights that a block receives in a sync
-    int sync
-    double number
+    int* rank  # [kinds] of the value on a kind of node
 
 
 cdef struct Values:  # a tally of values that depend on a row and on the kind of node
     Tally tally
     bint of_sync
     unsigned int of_tasks  # whose seconds depend on it
-    int* rank  # [rows, kinds]
     double* value  # by rank
 
 
@@ -67,18 +55,15 @@ cdef class Contributions(Arena):
     cdef double* need  # [B] bytes of its fullest device
     cdef long long* host  # [B] bytes
     cdef Alike* alike  # [B]
-    cdef int* first_members  # [B + 1], as the following
-    cdef Members* members
-    cdef int* first_area
-    cdef int* areas
-    cdef int* first_row
+    cdef int num_lanes  # of all rings
+    cdef long long* members  # [B, lanes] tensor groups of each stage
+    cdef long long* net  # [lanes] those that an exchange brings to the second node
+    cdef unsigned int* areas  # [B] bit sets
+    cdef int num_rows, row_words
+    cdef long long* of_rows  # [B, words] bit sets
     cdef Row* rows
-    cdef int* first_bytes
-    cdef Bytes* bytes_of
+    cdef double* received  # [B, syncs] bytes of weights
     cdef unsigned int* stale_of  # [B] tasks whose seconds depend on where it stands
-    cdef int* net  # [rings, stages] tensor groups that an exchange of many blocks brings to the second node; 0 in between
-    cdef int* exchanged  # places in `net`
-    cdef char* noted  # whether a place is among them
     cdef Values* values
     cdef int* sync_local  # [syncs] numbers of tallies
     cdef int* sync_types
@@ -93,17 +78,16 @@ cdef class Contributions(Arena):
     cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1
     cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil
     cdef void change_limits(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_ring(self, Log* log, int number, int stage, int node, int members) noexcept nogil
-    cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil
+    cdef void change_rings(self, Log* log, const long long* added, int node, int sign) noexcept nogil
+    cdef void change_areas(self, Log* log, unsigned int areas, int node, int number) noexcept nogil
+    cdef void change_row(self, Log* log, const Row* row, int kind, int number) noexcept nogil
     cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil
-    cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil
+    cdef void change_bytes(self, Log* log, int sync, int node, double num_bytes) noexcept nogil
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil
     cdef unsigned int changes(self, const int* blocks, int number, bint other_kind) noexcept nogil
     cdef void exchange(self, Log* log, int block, int other, int node, int target) noexcept nogil
-    cdef void exchange_rings(self, Log* log, int block, int other, int node, int target) noexcept nogil
+    cdef void move_bytes(self, Log* log, int sync, int source, int target, double num_bytes) noexcept nogil
     cdef void exchange_rows(self, Log* log, int block, int other, int node, int target) noexcept nogil
-    cdef void move_row(self, Log* log, const Row* row, int source, int target) noexcept nogil
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil
     cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil
     cdef double largest(self, int number) noexcept nogil

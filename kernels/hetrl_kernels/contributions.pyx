@@ -7,9 +7,10 @@ that in which they differ.
 
 from cython cimport final
 
+from hetrl_kernels.lanes cimport LANES
 from hetrl_kernels.memory cimport HOST, SHARED
 from hetrl_kernels.replica_tables cimport Strategy
-from hetrl_kernels.tables cimport MAX_STAGES, PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
+from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
 from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
 from hetrl_kernels.undo cimport highest, lowest_bit, put, tally
 
@@ -47,14 +48,11 @@ cdef class Contributions(Arena):
         replicas = [[] for _ in range(self.t.num_tasks)]
         for r in range(self.replicas.num_replicas):
             replicas[self.replicas.replicas[r].task].append(r)
-        members = [{} for _ in range(self.num_blocks)]
+        members = [{} for _ in range(self.num_blocks)]  # by ring and stage
         areas = [set() for _ in range(self.num_blocks)]
         rows = [set() for _ in range(self.num_blocks)]
         received = [{} for _ in range(self.num_blocks)]
         self.rings = <Rings*>self.room(self.t.num_tasks * sizeof(Rings))
-        self.net = <int*>self.room(self.t.num_tasks * MAX_STAGES * sizeof(int))
-        self.exchanged = <int*>self.room(self.t.num_tasks * MAX_STAGES * sizeof(int))
-        self.noted = <char*>self.room(self.t.num_tasks * MAX_STAGES)
         tallies = []
         block_of = [int(block) for block in plan.slot_block]
         for task in range(self.t.num_tasks):
@@ -167,41 +165,52 @@ cdef class Contributions(Arena):
         tallies.append(table)
         for row, blocks in enumerate(blocks_of.values()):
             for block in blocks:
-                rows[block].add((number, row))
+                rows[block].add(self.num_rows + row)
+        self.num_rows += len(table)
         return number
 
     def write_blocks(self, plan, list members, list areas, list rows, list received):
-        cdef int i, task, number
+        cdef int i, task, ring, stage, lane, sync, num_syncs = self.spread.num_syncs
+        cdef Py_ssize_t number
         known = {}
+        first_lane = [0]
+        for ring in range(self.num_rings):
+            first_lane.append(first_lane[ring] + self.rings[ring].num_lanes)
+        self.num_lanes = first_lane[self.num_rings]
         self.alike = <Alike*>self.room(self.num_blocks * sizeof(Alike))
         self.stale_of = <unsigned int*>self.room(self.num_blocks * sizeof(int))
+        self.members = <long long*>self.room(self.num_blocks * self.num_lanes * sizeof(long long))
+        self.net = <long long*>self.room(self.num_lanes * sizeof(long long))
+        self.areas = <unsigned int*>self.room(self.num_blocks * sizeof(int))
+        self.row_words = (self.num_rows + 63) // 64
+        self.of_rows = <long long*>self.room(self.num_blocks * self.row_words * sizeof(long long))
+        self.received = <double*>self.room(self.num_blocks * num_syncs * sizeof(double))
         for i in range(self.num_blocks):
-            self.alike[i].members = known.setdefault(("members", *sorted(members[i].items())), len(known))
+            for (ring, stage), number in members[i].items():
+                if self.rings[ring].num_lanes > 0:
+                    lane = first_lane[ring] + stage // LANES
+                    self.members[i * self.num_lanes + lane] += <long long>number << 8 * (stage % LANES)
+            for area in areas[i]:
+                self.areas[i] |= <unsigned int>1 << <int>area
+            for row in rows[i]:
+                self.of_rows[i * self.row_words + <int>row // 64] |= <long long>1 << <int>row % 64
+            for sync, num_bytes in received[i].items():
+                self.received[i * num_syncs + sync] = num_bytes
+            here = [self.members[i * self.num_lanes + lane] for lane in range(self.num_lanes)]
+            self.alike[i].members = known.setdefault(("members", *here), len(known))
             self.alike[i].areas = known.setdefault(("areas", *sorted(areas[i])), len(known))
             self.alike[i].rows = known.setdefault(("rows", *sorted(rows[i])), len(known))
             self.alike[i].bytes = known.setdefault(("bytes", *sorted(received[i].items())), len(known))
             for task in range(self.t.num_tasks):
                 if self.replicas.strategies[task].group == plan.block_group[i]:
                     self.stale_of[i] |= <unsigned int>1 << task
-        self.first_members = self.starts(members)
-        self.members = <Members*>self.ints([each for block in members for (r, j), n in sorted(block.items()) for each in (r, j, n)])
-        self.first_area = self.starts(areas)
-        self.areas = self.ints([area for block in areas for area in sorted(block)])
-        self.first_row = self.starts(rows)
-        self.rows = <Row*>self.ints([each for block in rows for row in sorted(block) for each in row])
-        self.first_bytes = self.starts(received)
-        self.bytes_of = <Bytes*>self.room(self.first_bytes[self.num_blocks] * sizeof(Bytes))
-        number = 0
-        for block in received:
-            for sync, num_bytes in block.items():
-                self.bytes_of[number].sync, self.bytes_of[number].number = sync, num_bytes
-                number += 1
 
     def write_tallies(self, list tallies):
-        cdef int i, task
+        cdef int i, task, number = 0
         cdef Values* values
         of_syncs = {self.sync_local[i] for i in range(len(self.sync_tasks))} | {self.sync_types[i] for i in range(len(self.sync_tasks))}
         self.values = <Values*>self.room(len(tallies) * sizeof(Values))
+        self.rows = <Row*>self.room(self.num_rows * sizeof(Row))
         for i, table in enumerate(tallies):
             values = self.values + i
             values.of_sync = i in of_syncs
@@ -211,7 +220,10 @@ cdef class Contributions(Arena):
             ordered = sorted({value for row in table for value in row})
             place = {value: rank for rank, value in enumerate(ordered)}
             values.value = self.doubles(ordered)
-            values.rank = self.ints([place[value] for row in table for value in row])
+            for row in table:
+                self.rows[number].tally = i
+                self.rows[number].rank = self.ints([place[value] for value in row])
+                number += 1
             values.tally.words = (len(ordered) + 63) // 64
             values.tally.count = <long long*>self.state(len(ordered) * sizeof(long long))
             values.tally.bits = <long long*>self.state(values.tally.words * sizeof(long long))
@@ -228,47 +240,56 @@ cdef class Contributions(Arena):
         if self.need[block] > self.t.node_limit[node]:
             put(log, self.num_over, self.num_over[0] + sign)
 
-    cdef void change_rings(self, Log* log, int block, int node, int sign) noexcept nogil:
-        cdef const Members* members
-        cdef int i
-        for i in range(self.first_members[block], self.first_members[block + 1]):
-            members = self.members + i
-            self.change_ring(log, members.rings, members.stage, node, sign * members.number)
+    cdef void change_rings(self, Log* log, const long long* added, int node, int sign) noexcept nogil:
+        """More tensor groups of every ring and stage on a node; fewer with a negative sign."""
+        cdef Rings* rings
+        cdef long long some
+        cdef int i, lane
+        for i in range(self.num_rings):
+            rings = self.rings + i
+            some = 0
+            for lane in range(rings.num_lanes):
+                some |= added[lane]
+            if some:
+                change_members(self.links, rings, log, node, added, sign)
+                self.stale_tasks |= <unsigned int>1 << rings.task
+            added += rings.num_lanes
 
-    cdef void change_ring(self, Log* log, int number, int stage, int node, int members) noexcept nogil:
-        """More tensor groups of a stage on a node; fewer if negative."""
-        change_members(self.t, self.links, self.rings + number, log, stage, node, members)
-        self.stale_tasks |= <unsigned int>1 << self.rings[number].task
-
-    cdef void change_areas(self, Log* log, int block, int node, int number) noexcept nogil:
-        cdef int i
-        for i in range(self.first_area[block], self.first_area[block + 1]):
-            self.spread.change(log, self.areas[i], node, number)
+    cdef void change_areas(self, Log* log, unsigned int areas, int node, int number) noexcept nogil:
+        while areas:
+            self.spread.change(log, lowest_bit(areas), node, number)
+            areas &= areas - 1
         self.transfers_stale = True
 
-    cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil:
-        cdef Values* values
-        cdef int i
-        for i in range(self.first_row[block], self.first_row[block + 1]):
-            values = self.values + self.rows[i].tally
-            tally(log, &values.tally, values.rank[self.rows[i].row * self.num_kinds + self.t.node_kind[node]], number)
-            self.stale_tasks |= values.of_tasks
-            self.transfers_stale = self.transfers_stale or values.of_sync
+    cdef void change_row(self, Log* log, const Row* row, int kind, int number) noexcept nogil:
+        cdef Values* values = self.values + row.tally
+        tally(log, &values.tally, row.rank[kind], number)
+        self.stale_tasks |= values.of_tasks
+        self.transfers_stale = self.transfers_stale or values.of_sync
 
-    cdef void change_bytes(self, Log* log, int block, int node, int number) noexcept nogil:
+    cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil:
+        cdef unsigned long long left
         cdef int i
-        for i in range(self.first_bytes[block], self.first_bytes[block + 1]):
-            self.spread.receive(log, self.bytes_of[i].sync, node, number * self.bytes_of[i].number)
+        for i in range(self.row_words):
+            left = self.of_rows[block * self.row_words + i]
+            while left:
+                self.change_row(log, self.rows + 64 * i + lowest_bit(left), self.t.node_kind[node], number)
+                left &= left - 1
+
+    cdef void change_bytes(self, Log* log, int sync, int node, double num_bytes) noexcept nogil:
+        self.spread.receive(log, sync, node, num_bytes)
         self.transfers_stale = True
 
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil:
         """Add what a block brings to a node, or take it away."""
+        cdef int i
         self.change_host(log, node, sign * self.host[block])
         self.change_limits(log, block, node, sign)
-        self.change_rings(log, block, node, sign)
-        self.change_areas(log, block, node, sign)
+        self.change_rings(log, self.members + block * self.num_lanes, node, sign)
+        self.change_areas(log, self.areas[block], node, sign)
         self.change_rows(log, block, node, sign)
-        self.change_bytes(log, block, node, sign)
+        for i in range(self.spread.num_syncs):
+            self.change_bytes(log, i, node, sign * self.received[block * self.spread.num_syncs + i])
 
     cdef unsigned int changes(self, const int* blocks, int number, bint other_kind) noexcept nogil:
         """Tasks whose rings or tallies may change when blocks are exchanged, between nodes of different kinds or of one."""
@@ -288,7 +309,8 @@ cdef class Contributions(Arena):
         cdef const Alike* theirs = self.alike + other
         cdef double limit = self.t.node_limit[node], target_limit = self.t.node_limit[target]
         cdef long long more = self.host[block] - self.host[other]
-        cdef int over
+        cdef unsigned int only_mine, only_theirs
+        cdef int over, i
         if more != 0:
             self.change_host(log, node, -more)
             self.change_host(log, target, more)
@@ -296,117 +318,80 @@ cdef class Contributions(Arena):
         if over != 0:
             put(log, self.num_over, self.num_over[0] + over)
         if mine.members != theirs.members:
-            self.exchange_rings(log, block, other, node, target)
+            for i in range(self.num_lanes):
+                self.net[i] = self.members[block * self.num_lanes + i] - self.members[other * self.num_lanes + i]
+            self.change_rings(log, self.net, node, -1)
+            self.change_rings(log, self.net, target, 1)
         if mine.areas != theirs.areas:
-            self.change_areas(log, block, node, -1)
-            self.change_areas(log, other, target, -1)
-            self.change_areas(log, block, target, 1)
-            self.change_areas(log, other, node, 1)
+            only_mine, only_theirs = self.areas[block] & ~self.areas[other], self.areas[other] & ~self.areas[block]
+            self.change_areas(log, only_mine, node, -1)
+            self.change_areas(log, only_theirs, target, -1)
+            self.change_areas(log, only_mine, target, 1)
+            self.change_areas(log, only_theirs, node, 1)
         if mine.rows != theirs.rows and self.t.node_kind[node] != self.t.node_kind[target]:
             self.exchange_rows(log, block, other, node, target)
         if mine.bytes != theirs.bytes:
-            self.change_bytes(log, block, node, -1)
-            self.change_bytes(log, other, target, -1)
-            self.change_bytes(log, block, target, 1)
-            self.change_bytes(log, other, node, 1)
+            for i in range(self.spread.num_syncs):
+                self.move_bytes(
+                    log, i, node, target,
+                    self.received[block * self.spread.num_syncs + i] - self.received[other * self.spread.num_syncs + i],
+                )
 
-    cdef void exchange_rings(self, Log* log, int block, int other, int node, int target) noexcept nogil:
-        """Tensor groups that only one of two blocks has; the lists of both are in order."""
-        cdef const Members* mine = self.members + self.first_members[block]
-        cdef const Members* theirs = self.members + self.first_members[other]
-        cdef const Members* my_end = self.members + self.first_members[block + 1]
-        cdef const Members* their_end = self.members + self.first_members[other + 1]
-        cdef int order, number
-        while mine < my_end or theirs < their_end:
-            if mine == my_end:
-                order = 1
-            elif theirs == their_end:
-                order = -1
-            else:
-                order = mine.rings - theirs.rings if mine.rings != theirs.rings else mine.stage - theirs.stage
-            number = (mine.number if order <= 0 else 0) - (theirs.number if order >= 0 else 0)  # more of mine
-            if number > 0:
-                self.change_ring(log, mine.rings, mine.stage, node, -number)
-                self.change_ring(log, mine.rings, mine.stage, target, number)
-            elif number < 0:
-                self.change_ring(log, theirs.rings, theirs.stage, target, number)
-                self.change_ring(log, theirs.rings, theirs.stage, node, -number)
-            mine += order <= 0
-            theirs += order >= 0
+    cdef void move_bytes(self, Log* log, int sync, int source, int target, double num_bytes) noexcept nogil:
+        if num_bytes != 0:
+            self.change_bytes(log, sync, source, -num_bytes)
+            self.change_bytes(log, sync, target, num_bytes)
 
     cdef void exchange_rows(self, Log* log, int block, int other, int node, int target) noexcept nogil:
-        """Rows that only one of two blocks has; the lists of both are in order."""
-        cdef const Row* mine = self.rows + self.first_row[block]
-        cdef const Row* theirs = self.rows + self.first_row[other]
-        cdef const Row* my_end = self.rows + self.first_row[block + 1]
-        cdef const Row* their_end = self.rows + self.first_row[other + 1]
-        cdef int order
-        while mine < my_end or theirs < their_end:
-            if mine == my_end:
-                order = 1
-            elif theirs == their_end:
-                order = -1
-            else:
-                order = mine.tally - theirs.tally if mine.tally != theirs.tally else mine.row - theirs.row
-            if order < 0:
-                self.move_row(log, mine, node, target)
-            elif order > 0:
-                self.move_row(log, theirs, target, node)
-            mine += order <= 0
-            theirs += order >= 0
-
-    cdef void move_row(self, Log* log, const Row* row, int source, int target) noexcept nogil:
-        cdef Values* values = self.values + row.tally
-        cdef const int* rank = values.rank + row.row * self.num_kinds
-        cdef int before = rank[self.t.node_kind[source]], after = rank[self.t.node_kind[target]]
-        if before != after:
-            tally(log, &values.tally, before, -1)
-            tally(log, &values.tally, after, 1)
-            self.stale_tasks |= values.of_tasks
-            self.transfers_stale = self.transfers_stale or values.of_sync
+        """Rows that only one of two blocks has."""
+        cdef const long long* mine = self.of_rows + block * self.row_words
+        cdef const long long* theirs = self.of_rows + other * self.row_words
+        cdef int kind = self.t.node_kind[node], target_kind = self.t.node_kind[target], place, sign, i
+        cdef unsigned long long left
+        cdef const Row* row
+        for i in range(self.row_words):
+            left = mine[i] ^ theirs[i]
+            while left:
+                place = lowest_bit(left)
+                left &= left - 1
+                row = self.rows + 64 * i + place
+                sign = 1 if mine[i] >> place & 1 else -1
+                if row.rank[kind] != row.rank[target_kind]:
+                    self.change_row(log, row, kind, -sign)
+                    self.change_row(log, row, target_kind, sign)
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""
-        cdef const Members* members
-        cdef int i, j, place, count = 0
+        cdef int i, j, sign
+        cdef double num_bytes
         self.hand_over(log, blocks, from_first, first, second)
         self.hand_over(log, blocks + from_first, number - from_first, second, first)
-        # what goes one way and back leaves the rings as they were
-        for i in range(number):
-            for j in range(self.first_members[blocks[i]], self.first_members[blocks[i] + 1]):
-                members = self.members + j
-                place = members.rings * MAX_STAGES + members.stage
-                if not self.noted[place]:
-                    self.noted[place] = True
-                    self.exchanged[count] = place
-                    count += 1
-                self.net[place] += members.number if i < from_first else -members.number
-        for i in range(count):
-            place = self.exchanged[i]
-            if self.net[place] != 0:
-                self.change_ring(log, place // MAX_STAGES, place % MAX_STAGES, first, -self.net[place])
-                self.change_ring(log, place // MAX_STAGES, place % MAX_STAGES, second, self.net[place])
-            self.net[place] = 0
-            self.noted[place] = False
+        # what goes one way and back leaves rings and weight syncs as they were
+        for j in range(self.num_lanes):
+            self.net[j] = 0
+            for i in range(number):
+                self.net[j] += (1 if i < from_first else -1) * self.members[blocks[i] * self.num_lanes + j]
+        self.change_rings(log, self.net, first, -1)
+        self.change_rings(log, self.net, second, 1)
+        for j in range(self.spread.num_syncs):
+            num_bytes = 0.0
+            for i in range(number):
+                num_bytes += (1 if i < from_first else -1) * self.received[blocks[i] * self.spread.num_syncs + j]
+            self.move_bytes(log, j, first, second, num_bytes)
 
     cdef void hand_over(self, Log* log, const int* blocks, int number, int source, int target) noexcept nogil:
-        """Blocks leave a node for another, rings aside; those in a row that add the same do so at once."""
+        """Blocks leave a node for another, rings and syncs aside; those in a row that add the same do so at once."""
         cdef const Alike* alike = self.alike
         cdef bint differ = self.t.node_kind[source] != self.t.node_kind[target]  # else limits and tallies come out as they were
-        cdef int i, areas = 0, others = 0, bytes = 0
+        cdef int i, areas = 0, others = 0
         cdef long long host = 0
         for i in range(number):
             host += self.host[blocks[i]]
             areas += 1
             if i + 1 == number or alike[blocks[i]].areas != alike[blocks[i + 1]].areas:
-                self.change_areas(log, blocks[i], source, -areas)
-                self.change_areas(log, blocks[i], target, areas)
+                self.change_areas(log, self.areas[blocks[i]], source, -areas)
+                self.change_areas(log, self.areas[blocks[i]], target, areas)
                 areas = 0
-            bytes += 1
-            if i + 1 == number or alike[blocks[i]].bytes != alike[blocks[i + 1]].bytes:
-                self.change_bytes(log, blocks[i], source, -bytes)
-                self.change_bytes(log, blocks[i], target, bytes)
-                bytes = 0
             if not differ:
                 continue
             self.change_limits(log, blocks[i], source, -1)
@@ -447,5 +432,5 @@ cdef class Contributions(Arena):
         self.stale_tasks = 0
         self.transfers_stale = False
         for i in range(self.num_rings):
-            nothing_stale(self.rings + i)
+            nothing_stale(self.links, self.rings + i)
         self.spread.nothing_stale()

@@ -131,7 +131,7 @@ cdef class PlanState(Arena):
         seconds = slowest.slow.top[0]
         if self.replicas.strategies[task].kind == TRAIN:
             rings = self.added.rings + self.added.of_task[task].rings
-            refresh_nodes(self.t, rings, &self.log)
+            refresh_nodes(self.t, self.links, rings, &self.log)
             first = slowest.first.top[0] if slowest.scores_first else seconds
             seconds = first + (self.t.num_updates - 1) * seconds
             seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.added.largest(self.added.of_task[task].step))

@@ -13,56 +13,61 @@ cdef struct Hops:  # how often each kind of link occurs, and which do, by latenc
     long long* by_bandwidth
 
 
-cdef struct Look:  # all of a ring that its seconds depend on; links by rank
-    int latency
-    int bandwidth
-    int inner_latency
-    int inner_bandwidth  # -1 if no node has several members
-    int flows  # that share a card; 0 for a ring inside one node
-    int own  # the slowest link inside a node
-    int most  # members of a node, then the fewest
-    int least
-    int num_nodes
-    int kind  # type of the first node's devices
+cdef struct Look:  # all of a ring that its seconds depend on, in two words; see `pack`
+    unsigned long long links
+    unsigned long long nodes
+
+
+cdef struct Known:  # seconds of a ring that has been seen before
+    Look look
+    double seconds
+
+
+cdef struct Heavy:  # stages whose ranks have equally many bytes
+    double bytes
+    unsigned long long stages
 
 
 cdef struct Rings:
     int task
     int num_stages
+    int num_lanes  # words of eight counts, one for each stage; none where nothing asks for members
     int num_replicas
     int degree
     int sharding
     int num_micro_batches  # of the replica with the most
     bint on_host  # the optimizer runs on the hosts
     bint few  # members of a ring: no counts are kept
+    bint two_levels  # gradients may be reduced inside nodes first
     State* states  # [P]
-    long long* members  # [N, P] tensor groups of a stage on a node
-    long long* stages  # [N] bit set of the stages on a node
+    long long* members  # [N, lanes] tensor groups of every stage on a node
     long long* present  # [P, words] nodes of a stage
-    long long* own  # [P, words] the same in the order of the nodes' own links
-    long long* num_nodes  # [P]
+    long long* several  # [lanes] flags of the stages with more than one node
+    long long* leaving  # [N] rings that leave a node
+    long long* with_leaving  # [P + 1, words] nodes by rings that leave them; unless `few`
+    long long* flows  # [lanes] most rings that leave a node of the stage, as of `seconds`
     Hops* outer  # [P] hops between nodes
     Hops* inner  # [P] nodes with several members
     int hop_words
+    long long* own  # [P, words] nodes of a stage in the order of their own links; this and the next for `two_levels` alone
     Tally* on_node  # [P] nodes by number of members
-    Tally* flows  # [P] nodes by how many rings leave them
-    long long* leaving  # [N] stages on the node whose rings leave it
-    long long* counted  # [N] the same as far as `flows` knows
-    Look* looks  # [P] as of `seconds`
+    Known* known
     double* seconds  # [P]
     double* worst  # [1] largest of them
+    Heavy* by_state  # [P] all bytes that an optimizer on the host works on, the most first
+    Heavy* by_transfer  # [P] those that come and go
     double* optimizer  # tree over nodes, of an optimizer on the hosts
     int tree
     unsigned long long stale  # stages
-    int* touched  # [N] nodes whose `leaving` or optimizer may have changed
-    int num_touched
-    char* noted  # [N] whether a node is among them
+    unsigned long long passed  # stages that have come to a node or left it
+    unsigned long long* touched  # [words] nodes on which stages have come or gone
+    int most_leaving  # of the nodes that were touched
 
 
 cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *
-cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil
-cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil
+cdef void change_members(Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil
+cdef void refresh_nodes(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
-cdef void nothing_stale(Rings* rings) noexcept nogil
+cdef void nothing_stale(Links links, Rings* rings) noexcept nogil

@@ -1,14 +1,16 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Gradient rings of one training task, kept up to date while tensor groups change nodes.
 
-The ring of a stage visits its nodes in order. It is described by counts: hops by kind of link, nodes by members and by how
-many rings leave them. A tensor group that changes its node changes a handful of counts of its stage, and of the stages
-that share a network card with it.
+The ring of a stage visits its nodes in order, and shares a node's network card with the rings of other stages that leave it.
+Members are counted in words, all stages of a node at once. Rings of few members are read node by node; for larger ones hops
+are counted by kind of link, so that a tensor group that changes its node changes a handful of counts. Rings that look alike
+take equally long, and few looks are ever seen: their seconds are looked up.
 """
 
+from hetrl_kernels.lanes cimport LANES, below, bits_of, count_at, count_sum, num_flags, occupied
 from hetrl_kernels.layouts cimport StageRing
 from hetrl_kernels.links cimport Place, link_of
-from hetrl_kernels.memory cimport FSDP, train_state
+from hetrl_kernels.memory cimport FSDP, NO_SHARDING, train_state
 from hetrl_kernels.rings cimport update_seconds
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, fmax, fmin
 from hetrl_kernels.undo cimport (
@@ -18,6 +20,7 @@ from hetrl_kernels.undo cimport (
 
 cdef enum:
     FEW_MEMBERS = 16  # rings of up to so many are read off node by node, larger ones from counts
+    KNOWN_BITS = 10  # looks whose seconds are kept, as a power of two
 
 
 cdef void make_rings(
@@ -27,36 +30,40 @@ cdef void make_rings(
     cdef int n = t.num_nodes, stages = len(layers), j, first = 0
     rings.task = task
     rings.num_stages = stages
+    rings.num_lanes = (stages + LANES - 1) // LANES if num_replicas > 1 or on_host else 0
     rings.num_replicas = num_replicas
     rings.degree = degree
     rings.sharding = sharding
     rings.on_host = on_host
     rings.few = num_replicas <= FEW_MEMBERS
+    rings.two_levels = sharding == NO_SHARDING
     rings.states = <State*>arena.room(stages * sizeof(State))
     for j in range(stages):
         rings.states[j] = train_state(t, t.task_model[task], degree, first, layers[j], num_replicas, sharding)
         first += layers[j]
-    rings.members = <long long*>arena.state(n * stages * sizeof(long long))
-    rings.stages = <long long*>arena.state(n * sizeof(long long))
+    rings.members = <long long*>arena.state(n * rings.num_lanes * sizeof(long long))
     rings.present = <long long*>arena.state(stages * links.words * sizeof(long long))
-    rings.own = <long long*>arena.state(stages * links.words * sizeof(long long))
-    rings.num_nodes = <long long*>arena.state(stages * sizeof(long long))
+    rings.several = <long long*>arena.state(rings.num_lanes * sizeof(long long))
+    rings.leaving = <long long*>arena.state(n * sizeof(long long))
+    rings.with_leaving = <long long*>arena.state((stages + 1) * links.words * sizeof(long long))
+    rings.flows = <long long*>arena.state(rings.num_lanes * sizeof(long long))
     rings.hop_words = (links.num_kinds + 63) // 64
     rings.outer = hops(arena, stages, links.num_kinds)
     rings.inner = hops(arena, stages, links.num_kinds)
+    rings.own = <long long*>arena.state(stages * links.words * sizeof(long long))
     rings.on_node = tallies(arena, stages, most_members + 1)
-    rings.flows = tallies(arena, stages, stages + 1)
-    rings.leaving = <long long*>arena.state(n * sizeof(long long))
-    rings.counted = <long long*>arena.state(n * sizeof(long long))
-    rings.looks = <Look*>arena.state(stages * sizeof(Look))
+    rings.known = <Known*>arena.room((1 << KNOWN_BITS) * sizeof(Known))
     rings.seconds = <double*>arena.state(stages * sizeof(double))
     rings.worst = <double*>arena.state(sizeof(double))
+    rings.by_state = heavy(arena, [
+        rings.states[j].weights + rings.states[j].gradients + rings.states[j].optimizer for j in range(stages)
+    ])
+    rings.by_transfer = heavy(arena, [rings.states[j].gradients + rings.states[j].weights for j in range(stages)])
     rings.tree = 1
     while rings.tree < n:
         rings.tree *= 2
     rings.optimizer = <double*>arena.state(2 * rings.tree * sizeof(double))
-    rings.touched = <int*>arena.room(n * sizeof(int))
-    rings.noted = <char*>arena.room(n)
+    rings.touched = <unsigned long long*>arena.room(links.words * sizeof(long long))
 
 
 cdef Hops* hops(Arena arena, int stages, int kinds) except NULL:
@@ -80,18 +87,31 @@ cdef Tally* tallies(Arena arena, int stages, int ranks) except NULL:
     return found
 
 
-cdef inline bint hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept nogil:
-    """Count a kind of link more often, or less; whether it occurs and did not, or the other way round."""
+cdef Heavy* heavy(Arena arena, list sizes) except NULL:
+    """Stages by the bytes of their ranks, the most first."""
+    cdef Heavy* found = <Heavy*>arena.room(len(sizes) * sizeof(Heavy))
+    cdef int place, j
+    for place, size in enumerate(sorted(set(sizes), reverse=True)):
+        found[place].bytes = size
+        for j in range(len(sizes)):
+            if sizes[j] == size:
+                found[place].stages |= <unsigned long long>1 << j
+    return found
+
+
+# --- tensor groups come and go --------------------------------------------------------------------------------------
+
+cdef inline void flip(Log* log, long long* bits, int place) noexcept nogil:
+    put(log, bits + (place >> 6), bits[place >> 6] ^ (<long long>1 << (place & 63)))
+
+
+cdef inline void hop(Links links, Hops* hops, Log* log, int kind, int number) noexcept nogil:
+    """Count a kind of link more often, or less."""
     cdef long long before = hops.count[kind]
-    cdef long long* word
     put(log, hops.count + kind, before + number)
-    if (before > 0) == (before + number > 0):
-        return False
-    word = hops.by_latency + (links.latency_rank[kind] >> 6)
-    put(log, word, word[0] ^ (<long long>1 << (links.latency_rank[kind] & 63)))
-    word = hops.by_bandwidth + (links.bandwidth_rank[kind] >> 6)
-    put(log, word, word[0] ^ (<long long>1 << (links.bandwidth_rank[kind] & 63)))
-    return True
+    if (before > 0) != (before + number > 0):
+        flip(log, hops.by_latency, links.latency_rank[kind])
+        flip(log, hops.by_bandwidth, links.bandwidth_rank[kind])
 
 
 cdef inline void detour(Links links, Hops* hops, Log* log, int behind, int node, int ahead, int number) noexcept nogil:
@@ -110,112 +130,152 @@ cdef inline void detour(Links links, Hops* hops, Log* log, int behind, int node,
         hop(links, hops, log, second, number)
 
 
-cdef inline void touch(Rings* rings, int node) noexcept nogil:
-    if not rings.noted[node]:
-        rings.noted[node] = 1
-        rings.touched[rings.num_touched] = node
-        rings.num_touched += 1
-
-
-cdef inline void leave(Rings* rings, Log* log, int node, int number) noexcept nogil:
-    """One more ring leaves a node, or one less."""
-    put(log, rings.leaving + node, rings.leaving[node] + number)
-    touch(rings, node)
-
-
-cdef inline void enter_or_leave(Links links, Rings* rings, Log* log, int stage, int node, bint enters) noexcept nogil:
-    """The ring of a stage visits a node more, or one less; of rings of few members no more is kept than where they are."""
+cdef inline void count_members(Links links, Rings* rings, Log* log, int stage, int node, int before, int after) noexcept nogil:
+    """What changes in the counts of a stage with the number of its members on a node."""
     cdef long long* present = rings.present + stage * links.words
-    cdef long long nodes = rings.num_nodes[stage], others = nodes if enters else nodes - 1
-    put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
-    put(log, rings.num_nodes + stage, others + enters)
-    if not enters:
-        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
-    if others > 0:
-        leave(rings, log, node, 1 if enters else -1)
-        if others == 1:
-            leave(rings, log, first_bit(present, links.words), 1 if enters else -1)
-    if enters:
-        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
-
-
-cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int stage, int node, int number) noexcept nogil:
-    """``number`` more tensor groups of a stage on a node; fewer if negative."""
-    cdef long long* members = rings.members + node * rings.num_stages + stage
-    cdef long long* present = rings.present + stage * links.words
-    cdef long long* own = rings.own + stage * links.words + (links.own_rank[node] >> 6)
-    cdef long long before = members[0], after = before + number, nodes = rings.num_nodes[stage]
-    cdef int ahead = node, behind = node
-    put(log, members, after)
-    if rings.on_host:
-        touch(rings, node)
-    if rings.num_replicas == 1:
-        return
-    if rings.few:
-        rings.stale |= <unsigned long long>1 << stage
-        if (before > 0) != (after > 0):
-            enter_or_leave(links, rings, log, stage, node, after > 0)
-        return
-    # only what changes the ring's look makes its seconds stale: the counts behind it change with nearly every move
-    if before > 0 and tally(log, rings.on_node + stage, <int>before, -1):
-        rings.stale |= <unsigned long long>1 << stage
-    if after > 0 and tally(log, rings.on_node + stage, <int>after, 1):
-        rings.stale |= <unsigned long long>1 << stage
-    if (before > 1) != (after > 1) and hop(links, rings.inner + stage, log, links.places[node].own_link, 1 if after > 1 else -1):
-        rings.stale |= <unsigned long long>1 << stage
+    cdef int ahead, number = 1 if after > 0 else -1
+    if (before > 1) != (after > 1):
+        hop(links, rings.inner + stage, log, links.places[node].own_link, 1 if after > 1 else -1)
+    if rings.two_levels:
+        if before > 0:
+            tally(log, rings.on_node + stage, before, -1)
+        if after > 0:
+            tally(log, rings.on_node + stage, after, 1)
     if (before > 0) == (after > 0):
         return
-    rings.stale |= <unsigned long long>1 << stage
-    put(log, rings.stages + node, rings.stages[node] ^ (<long long>1 << stage))
-    put(log, own, own[0] ^ (<long long>1 << (links.own_rank[node] & 63)))
-    tally(log, rings.flows + stage, <int>rings.counted[node], 1 if after > 0 else -1)
+    if rings.two_levels:
+        flip(log, rings.own + stage * links.words, links.own_rank[node])
     if before > 0:
-        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
-        nodes -= 1
-    if nodes > 0:
-        ahead = next_node(present, links.words, node)
-        behind = previous_node(present, links.words, node)
-        # a ring on one node has a hop from the node to itself, whose kind a second node replaces
-        detour(links, rings.outer + stage, log, behind, node, ahead, 1 if after > 0 else -1)
-        leave(rings, log, node, 1 if after > 0 else -1)
-        if nodes == 1:
-            leave(rings, log, ahead, 1 if after > 0 else -1)
+        flip(log, present, node)
+    ahead = next_node(present, links.words, node)
+    if ahead >= 0:  # a ring on one node has a hop from the node to itself, whose kind a second node replaces
+        detour(links, rings.outer + stage, log, previous_node(present, links.words, node), node, ahead, number)
     else:
-        hop(links, rings.outer + stage, log, links.places[node].own_link, 1 if after > 0 else -1)
+        hop(links, rings.outer + stage, log, links.places[node].own_link, number)
     if after > 0:
-        put(log, present + (node >> 6), present[node >> 6] ^ (<long long>1 << (node & 63)))
-        nodes += 1
-    put(log, rings.num_nodes + stage, nodes)
+        flip(log, present, node)
 
 
-cdef void refresh_nodes(Tables t, Rings* rings, Log* log) noexcept nogil:
-    """Bring up to date what depends on all stages of a node: flows through its card, and an optimizer on its host."""
-    cdef unsigned long long stages
-    cdef int i, j, node
-    for i in range(rings.num_touched):
-        node = rings.touched[i]
-        rings.noted[node] = 0
+cdef void change_members(Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil:
+    """More tensor groups of all stages on a node, or fewer with a negative sign."""
+    cdef unsigned long long before, after, passed, changed
+    cdef int lane, j
+    for lane in range(rings.num_lanes):
+        if added[lane] == 0:
+            continue
+        before = rings.members[node * rings.num_lanes + lane]
+        after = before + sign * added[lane]
+        put(log, rings.members + node * rings.num_lanes + lane, after)
+        passed = bits_of(occupied(before) ^ occupied(after))
+        if passed or rings.on_host:
+            rings.touched[node >> 6] |= <unsigned long long>1 << (node & 63)
+        if rings.num_replicas == 1:
+            continue
+        changed = bits_of(occupied(before ^ after))
+        rings.passed |= passed << LANES * lane
+        rings.stale |= changed << LANES * lane
         if rings.few:
-            if rings.leaving[node] != rings.counted[node]:
-                stages = rings.stages[node]
-                while stages:
-                    j = lowest_bit(stages)
-                    stages &= stages - 1
-                    if rings.leaving[node] > rings.looks[j].flows or rings.counted[node] >= rings.looks[j].flows:
-                        rings.stale |= <unsigned long long>1 << j
-                put(log, rings.counted + node, rings.leaving[node])
-        elif rings.leaving[node] != rings.counted[node]:
-            stages = rings.stages[node]
-            while stages:
-                j = lowest_bit(stages)
-                stages &= stages - 1
-                if tally(log, rings.flows + j, <int>rings.counted[node], -1) | tally(log, rings.flows + j, <int>rings.leaving[node], 1):
-                    rings.stale |= <unsigned long long>1 << j
-            put(log, rings.counted + node, rings.leaving[node])
-        if rings.on_host:
-            raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
-    rings.num_touched = 0
+            while passed:
+                flip(log, rings.present + (LANES * lane + lowest_bit(passed)) * links.words, node)
+                passed &= passed - 1
+        else:
+            while changed:
+                j = lowest_bit(changed)
+                changed &= changed - 1
+                count_members(links, rings, log, LANES * lane + j, node, count_at(before, j), count_at(after, j))
 
+
+# --- what depends on all stages of a node ---------------------------------------------------------------------------
+
+cdef inline bint several_bits(const long long* bits, int words) noexcept nogil:
+    cdef unsigned long long word
+    cdef int i
+    cdef bint one = False
+    for i in range(words):
+        word = bits[i]
+        if word:
+            if one or word & (word - 1):
+                return True
+            one = True
+    return False
+
+
+cdef inline void part_or_join(Links links, Rings* rings, Log* log, int stage) noexcept nogil:
+    """Note whether a stage stands on several nodes; when that changes, so do the rings that leave all its nodes."""
+    cdef const long long* present = rings.present + stage * links.words
+    cdef long long* flags = rings.several + stage // LANES
+    cdef long long flag = <long long>128 << 8 * (stage % LANES)
+    cdef int i
+    if several_bits(present, links.words) != ((flags[0] & flag) != 0):
+        put(log, flags, flags[0] ^ flag)
+        for i in range(links.words):
+            rings.touched[i] |= present[i]
+
+
+cdef inline void count_leaving(Links links, Rings* rings, Log* log, int node) noexcept nogil:
+    """Rings that leave a node; other rings of the node are stale if they shared its card with the most, or do now."""
+    cdef const long long* members = rings.members + node * rings.num_lanes
+    cdef long long before = rings.leaving[node], after = 0
+    cdef int lane
+    for lane in range(rings.num_lanes):
+        after += num_flags(occupied(members[lane]) & rings.several[lane])
+    rings.most_leaving = higher(rings.most_leaving, <int>after)
+    if after == before:
+        return
+    put(log, rings.leaving + node, after)
+    if not rings.few:
+        flip(log, rings.with_leaving + before * links.words, node)
+        flip(log, rings.with_leaving + after * links.words, node)
+    for lane in range(rings.num_lanes):
+        rings.stale |= bits_of(
+            occupied(members[lane]) & rings.several[lane] & below(rings.flows[lane], higher(<int>after, <int>before + 1))
+        ) << LANES * lane
+
+
+cdef void refresh_nodes(Tables t, Links links, Rings* rings, Log* log) noexcept nogil:
+    """Bring up to date what depends on all stages of a node: flows through its card, and an optimizer on its host."""
+    cdef unsigned long long left
+    cdef int i, node
+    rings.most_leaving = 0
+    while rings.passed:
+        part_or_join(links, rings, log, lowest_bit(rings.passed))
+        rings.passed &= rings.passed - 1
+    for i in range(links.words):
+        left = rings.touched[i]
+        rings.touched[i] = 0
+        while left:
+            node = 64 * i + lowest_bit(left)
+            left &= left - 1
+            if rings.num_replicas > 1:
+                count_leaving(links, rings, log, node)
+            if rings.on_host:
+                raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
+
+
+cdef inline double heaviest(const Heavy* heavy, unsigned long long stages) noexcept nogil:
+    while not heavy.stages & stages:
+        heavy += 1
+    return heavy.bytes
+
+
+cdef double node_optimizer(Tables t, const Rings* rings, int node) noexcept nogil:
+    """The slowest rank's optimizer step on a host, whose memory all ranks share."""
+    cdef unsigned long long stages = 0
+    cdef int lane, kind = t.node_type[node], ranks = 0
+    cdef long long members
+    for lane in range(rings.num_lanes):
+        members = rings.members[node * rings.num_lanes + lane]
+        stages |= bits_of(occupied(members)) << LANES * lane
+        ranks += count_sum(members) * rings.degree
+    if stages == 0:
+        return 0.0
+    return t.calibration[kind, PHASE_OPTIMIZER, 0] * fmax(
+        heaviest(rings.by_state, stages) * ranks / t.node_host_memory[node],
+        heaviest(rings.by_transfer, stages) / t.node_host_link[node],
+    ) + t.calibration[kind, PHASE_OPTIMIZER, 1]
+
+
+# --- seconds of a ring ----------------------------------------------------------------------------------------------
 
 cdef inline int higher(int a, int b) noexcept nogil:
     return a if a > b else b
@@ -225,35 +285,93 @@ cdef inline int lower(int a, int b) noexcept nogil:
     return a if a < b else b
 
 
-cdef inline void read_look(Tables t, Links links, const Rings* rings, int stage, Look* look) noexcept nogil:
+cdef inline Look pack(
+    int latency, int bandwidth, int inner_latency, int inner_bandwidth, int num_nodes, int stage, int flows, int own, int most, bint even,
+    int kind) noexcept nogil:
+    """A look; links are given by rank, those inside nodes with several members as -1 if there are none.
+
+    ``flows`` share a card; ``own`` is the slowest node inside, ``most`` its members where all nodes have equally many; ``kind``
+    is that of the first node's devices.
+    """
+    cdef Look look
+    look.links = (
+        <unsigned long long>latency | <unsigned long long>bandwidth << 12 | <unsigned long long>(inner_latency + 1) << 24
+        | <unsigned long long>(inner_bandwidth + 1) << 37 | <unsigned long long>num_nodes << 50
+    )
+    look.nodes = (
+        <unsigned long long>stage | <unsigned long long>flows << 6 | <unsigned long long>own << 13 | <unsigned long long>most << 25
+        | <unsigned long long>even << 32 | <unsigned long long>kind << 33
+    )
+    return look
+
+
+cdef inline int look_flows(Look look) noexcept nogil:
+    return look.nodes >> 6 & 127
+
+
+cdef double ring_seconds(Tables t, Links links, const Rings* rings, Look look) noexcept nogil:
+    cdef StageRing ring
+    cdef int stage = look.nodes & 63, flows = look_flows(look), inner = look.links >> 24 & 8191
+    ring.num_nodes = look.links >> 50
+    ring.outer_latency = ring.latency = links.latency[look.links & 4095]
+    ring.outer_bandwidth = links.bandwidth[look.links >> 12 & 4095] / (flows * rings.degree if ring.num_nodes > 1 else 1)
+    ring.bandwidth = ring.outer_bandwidth
+    if inner:
+        ring.latency = fmax(ring.latency, links.latency[inner - 1])
+        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[(look.links >> 37 & 8191) - 1])
+    ring.inner_node = links.own_node[look.nodes >> 13 & 4095]
+    ring.inner_bandwidth = t.link_bandwidth[ring.inner_node, ring.inner_node]
+    ring.per_node = look.nodes >> 25 & 127
+    ring.two_level = ring.num_nodes > 1 and ring.per_node > 1 and look.nodes >> 32 & 1
+    ring.most_ranks = ring.per_node * rings.degree
+    ring.slowest_host_link = 0.0  # of no interest here
+    ring.kind = look.nodes >> 33
+    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
+
+
+cdef inline bint meet(const long long* a, const long long* b, int words) noexcept nogil:
+    cdef int i
+    for i in range(words):
+        if a[i] & b[i]:
+            return True
+    return False
+
+
+cdef inline Look read_counts(Tables t, Links links, const Rings* rings, int stage) noexcept nogil:
     """What the counts of a stage say of its ring."""
     cdef const Hops* outer = rings.outer + stage
     cdef const Hops* inner = rings.inner + stage
-    look.latency = last_bit(outer.by_latency, rings.hop_words)
-    look.bandwidth = first_bit(outer.by_bandwidth, rings.hop_words)
-    look.inner_latency = last_bit(inner.by_latency, rings.hop_words)
-    look.inner_bandwidth = first_bit(inner.by_bandwidth, rings.hop_words)
-    look.num_nodes = <int>rings.num_nodes[stage]
-    look.flows = highest(rings.flows + stage) if look.num_nodes > 1 else 0
-    look.own = first_bit(rings.own + stage * links.words, links.words)
-    look.most, look.least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
-    look.kind = t.node_type[first_bit(rings.present + stage * links.words, links.words)]
+    cdef const long long* present = rings.present + stage * links.words
+    cdef int first = first_bit(present, links.words), own = links.own_rank[first], most = 0, least = 0, num_nodes = 1, flows = 0
+    if several_bits(present, links.words):
+        own = 0
+        num_nodes = 2
+        # no more than before leave the nodes that were not touched
+        flows = higher(count_at(rings.flows[stage // LANES], stage % LANES), rings.most_leaving)
+        while not meet(present, rings.with_leaving + flows * links.words, links.words):
+            flows -= 1
+        if rings.two_levels:
+            own = first_bit(rings.own + stage * links.words, links.words)
+            most, least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
+            num_nodes = <int>rings.on_node[stage].count[most]  # all of them where it matters
+    return pack(
+        last_bit(outer.by_latency, rings.hop_words), first_bit(outer.by_bandwidth, rings.hop_words),
+        last_bit(inner.by_latency, rings.hop_words), first_bit(inner.by_bandwidth, rings.hop_words),
+        num_nodes, stage, flows, own, most, most == least, t.node_type[first],
+    )
 
 
-cdef inline void read_nodes(Tables t, Links links, const Rings* rings, int stage, Look* look) noexcept nogil:
+cdef inline Look read_nodes(Tables t, Links links, const Rings* rings, int stage) noexcept nogil:
     """The same of a ring of few members, node by node."""
     cdef const long long* present = rings.present + stage * links.words
-    cdef const long long* members = rings.members + stage
-    cdef const long long* leaving = rings.leaving
+    cdef const long long* members = rings.members + stage // LANES
     cdef const Place* places = links.places
-    cdef const int* own_rank = links.own_rank
-    cdef int num_groups = links.num_groups, num_stages = rings.num_stages, words = links.words
     cdef const int* between = NULL  # links from the node before
     cdef unsigned long long word
-    cdef int i, node = -1, kind, number, before = -1, first = -1, own = 1 << 30
+    cdef int i, node = -1, kind, number, first = -1, own = 1 << 30, num_nodes = 0, lane = stage % LANES
     cdef int latency = -1, bandwidth = 1 << 30, inner_latency = -1, inner_bandwidth = 1 << 30
     cdef int most = 0, least = 1 << 30, flows = 0
-    for i in range(words):
+    for i in range(links.words):
         word = present[i]
         while word:
             node = 64 * i + lowest_bit(word)
@@ -264,77 +382,60 @@ cdef inline void read_nodes(Tables t, Links links, const Rings* rings, int stage
                 kind = between[places[node].group]
                 latency = higher(latency, links.latency_rank[kind])
                 bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
-            between = links.between + places[node].group * num_groups
-            number = <int>members[node * num_stages]
+            between = links.between + places[node].group * links.num_groups
+            flows = higher(flows, <int>rings.leaving[node])
+            number = count_at(members[node * rings.num_lanes], lane)
             if number > 1:
                 kind = places[node].own_link
                 inner_latency = higher(inner_latency, links.latency_rank[kind])
                 inner_bandwidth = lower(inner_bandwidth, links.bandwidth_rank[kind])
-            most = higher(most, number)
-            least = lower(least, number)
-            own = lower(own, own_rank[node])
-            flows = higher(flows, <int>leaving[node])
-    kind = link_of(places, links.between, num_groups, node, first)
-    look.latency = higher(latency, links.latency_rank[kind])
-    look.bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
-    look.inner_latency = inner_latency
-    look.inner_bandwidth = inner_bandwidth if inner_latency >= 0 else -1
-    look.num_nodes = <int>rings.num_nodes[stage]
-    look.flows = flows if first != node else 0
-    look.own = own
-    look.most, look.least = most, least
-    look.kind = t.node_type[first]
+            if rings.two_levels:
+                num_nodes += 1
+                most, least = higher(most, number), lower(least, number)
+                own = lower(own, links.own_rank[node])
+    if first == node:
+        kind = places[node].own_link
+        flows, num_nodes, own = 0, 1, links.own_rank[node]
+    else:
+        kind = between[places[first].group]
+        if not rings.two_levels:
+            num_nodes, own = 2, 0
+    return pack(
+        higher(latency, links.latency_rank[kind]), lower(bandwidth, links.bandwidth_rank[kind]),
+        inner_latency, inner_bandwidth if inner_latency >= 0 else -1,
+        num_nodes, stage, flows, own, most, most == least, t.node_type[first],
+    )
 
 
-cdef double ring_seconds(Tables t, Links links, const Rings* rings, int stage, const Look* look) noexcept nogil:
-    cdef StageRing ring
-    ring.outer_latency = ring.latency = links.latency[look.latency]
-    ring.outer_bandwidth = links.bandwidth[look.bandwidth] / (look.flows * rings.degree if look.num_nodes > 1 else 1)
-    ring.bandwidth = ring.outer_bandwidth
-    if look.inner_bandwidth >= 0:
-        ring.latency = fmax(ring.latency, links.latency[look.inner_latency])
-        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[look.inner_bandwidth])
-    ring.inner_node = links.own_node[look.own]
-    ring.inner_bandwidth = t.link_bandwidth[ring.inner_node, ring.inner_node]
-    ring.per_node = look.most
-    ring.num_nodes = look.num_nodes
-    ring.two_level = look.num_nodes > 1 and look.most > 1 and look.least == look.most
-    ring.most_ranks = look.most * rings.degree
-    ring.slowest_host_link = 0.0  # of no interest here
-    ring.kind = look.kind
-    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
+cdef inline double known_seconds(Tables t, Links links, Rings* rings, Look look) noexcept nogil:
+    """Seconds of a ring, looked up by what it looks like."""
+    cdef unsigned long long place = look.links * <unsigned long long>0x9E3779B97F4A7C15 ^ look.nodes * <unsigned long long>0xC2B2AE3D27D4EB4F
+    cdef Known* known = rings.known + (place >> (64 - KNOWN_BITS))
+    if known.look.links != look.links or known.look.nodes != look.nodes:
+        known.seconds = ring_seconds(t, links, rings, look)
+        known.look = look
+    return known.seconds
 
 
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil:
-    """Exposed seconds of one update's communication, the slowest stage deciding; 0 with one replica.
-
-    Most moves leave a ring with the look that it had, though its counts have changed.
-    """
+    """Exposed seconds of one update's communication, the slowest stage deciding; 0 with one replica."""
     cdef Look look
-    cdef const long long* words = <const long long*>&look
-    cdef long long* before
-    cdef unsigned long long stale = rings.stale
-    cdef double worst = 0.0
-    cdef int j, i
+    cdef long long* flows
+    cdef double seconds, worst = 0.0
+    cdef int j, differ
     cdef bint changed = False
-    while stale:
-        j = lowest_bit(stale)
-        stale &= stale - 1
-        if rings.few:
-            read_nodes(t, links, rings, j, &look)
-        else:
-            read_look(t, links, rings, j, &look)
-        before = <long long*>(rings.looks + j)
-        if (
-            before[0] == words[0] and before[1] == words[1] and before[2] == words[2] and before[3] == words[3]
-            and before[4] == words[4]
-        ):
-            continue
-        for i in range(5):
-            put(log, before + i, words[i])
-        put_number(log, rings.seconds + j, ring_seconds(t, links, rings, j, &look))
-        changed = True
-    rings.stale = 0
+    while rings.stale:
+        j = lowest_bit(rings.stale)
+        rings.stale &= rings.stale - 1
+        look = read_nodes(t, links, rings, j) if rings.few else read_counts(t, links, rings, j)
+        flows = rings.flows + j // LANES
+        differ = count_at(flows[0], j % LANES) ^ look_flows(look)
+        if differ:
+            put(log, flows, flows[0] ^ <long long>differ << 8 * (j % LANES))
+        seconds = known_seconds(t, links, rings, look)
+        if seconds != rings.seconds[j]:
+            put_number(log, rings.seconds + j, seconds)
+            changed = True
     if changed:
         for j in range(rings.num_stages):
             worst = fmax(worst, rings.seconds[j])
@@ -343,31 +444,9 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
     return rings.worst[0]
 
 
-cdef double node_optimizer(Tables t, Rings* rings, int node) noexcept nogil:
-    """The slowest rank's optimizer step on a host, whose memory all ranks share."""
-    cdef long long* members = rings.members + node * rings.num_stages
-    cdef State* state
-    cdef double worst = 0.0, total
-    cdef int j, kind = t.node_type[node]
-    cdef long long ranks = 0
-    for j in range(rings.num_stages):
-        ranks += members[j] * rings.degree
-    if ranks == 0:
-        return 0.0
-    for j in range(rings.num_stages):
-        if members[j]:
-            state = rings.states + j
-            total = state.weights + state.gradients + state.optimizer
-            worst = fmax(
-                worst, fmax(total * ranks / t.node_host_memory[node], (state.gradients + state.weights) / t.node_host_link[node])
-            )
-    return t.calibration[kind, PHASE_OPTIMIZER, 0] * worst + t.calibration[kind, PHASE_OPTIMIZER, 1]
-
-
-cdef void nothing_stale(Rings* rings) noexcept nogil:
+cdef void nothing_stale(Links links, Rings* rings) noexcept nogil:
     """After a proposal was taken back."""
     cdef int i
-    rings.stale = 0
-    for i in range(rings.num_touched):
-        rings.noted[rings.touched[i]] = 0
-    rings.num_touched = 0
+    rings.stale = rings.passed = 0
+    for i in range(links.words):
+        rings.touched[i] = 0
