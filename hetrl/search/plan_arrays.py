@@ -27,6 +27,7 @@ from hetrl.workload.memory import kv_bytes_per_token, stage_parameters
 
 MOST_LINK_KINDS = 4096
 MOST_STAGES = 64
+MOST_NODE_DEVICES = 127
 """Sizes that the kernel is built for."""
 
 Floats = NDArray[np.float64]
@@ -64,7 +65,9 @@ def plan_arrays(context: SearchContext, plan: Plan) -> PlanArrays | None:
     """
     job, topology = context.job, context.job.topology
     links = int(context.tables.link_kind.max()) + 1
-    if links > MOST_LINK_KINDS or not all(_covered(job, each) for each in plan.tasks):
+    if links > MOST_LINK_KINDS or max(node.num_devices for node in topology.nodes) > MOST_NODE_DEVICES:
+        return None
+    if not all(_covered(job, each) for each in plan.tasks):
         return None
     engines = {each.name for each in job.workflow.tasks if each.kind == "generate"}
     if any(len(engines & set(group.tasks)) > 1 for group in plan.groups):

@@ -251,7 +251,7 @@ cdef class Contributions(Arena):
             for lane in range(rings.num_lanes):
                 some |= added[lane]
             if some:
-                change_members(self.links, rings, log, node, added, sign)
+                change_members(self.t, self.links, rings, log, node, added, sign)
                 self.stale_tasks |= <unsigned int>1 << rings.task
             added += rings.num_lanes
 
@@ -432,5 +432,5 @@ cdef class Contributions(Arena):
         self.stale_tasks = 0
         self.transfers_stale = False
         for i in range(self.num_rings):
-            nothing_stale(self.links, self.rings + i)
+            nothing_stale(self.rings + i)
         self.spread.nothing_stale()

@@ -12,7 +12,7 @@ from libc.math cimport INFINITY
 from hetrl_kernels.replica_tables cimport Slowest
 from hetrl_kernels.schedule cimport MAX_GROUPS
 from hetrl_kernels.tables cimport TRAIN, fmax
-from hetrl_kernels.train_rings cimport Rings, reduce_seconds, refresh_nodes
+from hetrl_kernels.train_rings cimport Rings, reduce_seconds
 from hetrl_kernels.undo cimport IntWrite, NumberWrite, WordWrite, forget, put, put_number, take_back
 
 cdef enum:
@@ -131,7 +131,6 @@ cdef class PlanState(Arena):
         seconds = slowest.slow.top[0]
         if self.replicas.strategies[task].kind == TRAIN:
             rings = self.added.rings + self.added.of_task[task].rings
-            refresh_nodes(self.t, self.links, rings, &self.log)
             first = slowest.first.top[0] if slowest.scores_first else seconds
             seconds = first + (self.t.num_updates - 1) * seconds
             seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.added.largest(self.added.of_task[task].step))

@@ -13,7 +13,7 @@ cdef struct Hops:  # how often each kind of link occurs, and which do, by latenc
     long long* by_bandwidth
 
 
-cdef struct Look:  # all of a ring that its seconds depend on, in two words; see `pack`
+cdef struct Look:  # all of a ring that its seconds depend on, packed into two words
     unsigned long long links
     unsigned long long nodes
 
@@ -33,6 +33,7 @@ cdef struct Rings:
     int num_stages
     int num_lanes  # words of eight counts, one for each stage; none where nothing asks for members
     int num_replicas
+    int all  # members of a stage on a node if none is elsewhere; more than any node has if so many cannot be on one
     int degree
     int sharding
     int num_micro_batches  # of the replica with the most
@@ -42,7 +43,6 @@ cdef struct Rings:
     State* states  # [P]
     long long* members  # [N, lanes] tensor groups of every stage on a node
     long long* present  # [P, words] nodes of a stage
-    long long* several  # [lanes] flags of the stages with more than one node
     long long* leaving  # [N] rings that leave a node
     long long* with_leaving  # [P + 1, words] nodes by rings that leave them; unless `few`
     long long* flows  # [lanes] most rings that leave a node of the stage, as of `seconds`
@@ -59,15 +59,12 @@ cdef struct Rings:
     double* optimizer  # tree over nodes, of an optimizer on the hosts
     int tree
     unsigned long long stale  # stages
-    unsigned long long passed  # stages that have come to a node or left it
-    unsigned long long* touched  # [words] nodes on which stages have come or gone
-    int most_leaving  # of the nodes that were touched
+    int most_leaving  # of the nodes that have changed since
 
 
 cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *
-cdef void change_members(Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil
-cdef void refresh_nodes(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
+cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
-cdef void nothing_stale(Links links, Rings* rings) noexcept nogil
+cdef void nothing_stale(Rings* rings) noexcept nogil

@@ -18,8 +18,18 @@ from hetrl_kernels.undo cimport (
 )
 
 
+cdef inline int higher(int a, int b) noexcept nogil:
+    return a if a > b else b
+
+
+cdef inline int lower(int a, int b) noexcept nogil:
+    return a if a < b else b
+
+
 cdef enum:
+    NO_RANK = 4096  # more than any link or node has
     FEW_MEMBERS = 16  # rings of up to so many are read off node by node, larger ones from counts
+    MOST_MEMBERS = 127  # of a stage on a node, as `lanes` counts
     KNOWN_BITS = 10  # looks whose seconds are kept, as a power of two
 
 
@@ -32,6 +42,7 @@ cdef void make_rings(
     rings.num_stages = stages
     rings.num_lanes = (stages + LANES - 1) // LANES if num_replicas > 1 or on_host else 0
     rings.num_replicas = num_replicas
+    rings.all = lower(num_replicas, MOST_MEMBERS + 1)
     rings.degree = degree
     rings.sharding = sharding
     rings.on_host = on_host
@@ -43,7 +54,6 @@ cdef void make_rings(
         first += layers[j]
     rings.members = <long long*>arena.state(n * rings.num_lanes * sizeof(long long))
     rings.present = <long long*>arena.state(stages * links.words * sizeof(long long))
-    rings.several = <long long*>arena.state(rings.num_lanes * sizeof(long long))
     rings.leaving = <long long*>arena.state(n * sizeof(long long))
     rings.with_leaving = <long long*>arena.state((stages + 1) * links.words * sizeof(long long))
     rings.flows = <long long*>arena.state(rings.num_lanes * sizeof(long long))
@@ -53,6 +63,8 @@ cdef void make_rings(
     rings.own = <long long*>arena.state(stages * links.words * sizeof(long long))
     rings.on_node = tallies(arena, stages, most_members + 1)
     rings.known = <Known*>arena.room((1 << KNOWN_BITS) * sizeof(Known))
+    for j in range(1 << KNOWN_BITS):
+        rings.known[j].look.nodes = ~<unsigned long long>0  # no ring looks like this
     rings.seconds = <double*>arena.state(stages * sizeof(double))
     rings.worst = <double*>arena.state(sizeof(double))
     rings.by_state = heavy(arena, [
@@ -63,7 +75,6 @@ cdef void make_rings(
     while rings.tree < n:
         rings.tree *= 2
     rings.optimizer = <double*>arena.state(2 * rings.tree * sizeof(double))
-    rings.touched = <unsigned long long*>arena.room(links.words * sizeof(long long))
 
 
 cdef Hops* hops(Arena arena, int stages, int kinds) except NULL:
@@ -156,25 +167,24 @@ cdef inline void count_members(Links links, Rings* rings, Log* log, int stage, i
         flip(log, present, node)
 
 
-cdef void change_members(Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil:
+cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil:
     """More tensor groups of all stages on a node, or fewer with a negative sign."""
+    cdef long long* members = rings.members + node * rings.num_lanes
     cdef unsigned long long before, after, passed, changed
-    cdef int lane, j
+    cdef int lane, j, more = 0
     for lane in range(rings.num_lanes):
         if added[lane] == 0:
             continue
-        before = rings.members[node * rings.num_lanes + lane]
+        before = members[lane]
         after = before + sign * added[lane]
-        put(log, rings.members + node * rings.num_lanes + lane, after)
-        passed = bits_of(occupied(before) ^ occupied(after))
-        if passed or rings.on_host:
-            rings.touched[node >> 6] |= <unsigned long long>1 << (node & 63)
+        put(log, members + lane, after)
         if rings.num_replicas == 1:
             continue
+        more += num_flags(leaving(rings, after)) - num_flags(leaving(rings, before))
         changed = bits_of(occupied(before ^ after))
-        rings.passed |= passed << LANES * lane
         rings.stale |= changed << LANES * lane
         if rings.few:
+            passed = bits_of(occupied(before) ^ occupied(after))
             while passed:
                 flip(log, rings.present + (LANES * lane + lowest_bit(passed)) * links.words, node)
                 passed &= passed - 1
@@ -183,74 +193,34 @@ cdef void change_members(Links links, Rings* rings, Log* log, int node, const lo
                 j = lowest_bit(changed)
                 changed &= changed - 1
                 count_members(links, rings, log, LANES * lane + j, node, count_at(before, j), count_at(after, j))
+    if more != 0:
+        change_leaving(links, rings, log, node, more)
+    if rings.on_host:
+        raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
 
 
-# --- what depends on all stages of a node ---------------------------------------------------------------------------
-
-cdef inline bint several_bits(const long long* bits, int words) noexcept nogil:
-    cdef unsigned long long word
-    cdef int i
-    cdef bint one = False
-    for i in range(words):
-        word = bits[i]
-        if word:
-            if one or word & (word - 1):
-                return True
-            one = True
-    return False
+cdef inline unsigned long long leaving(const Rings* rings, unsigned long long members) noexcept nogil:
+    """Flags of the stages that stand on a node, and on others too."""
+    return occupied(members) & below(members, rings.all)
 
 
-cdef inline void part_or_join(Links links, Rings* rings, Log* log, int stage) noexcept nogil:
-    """Note whether a stage stands on several nodes; when that changes, so do the rings that leave all its nodes."""
-    cdef const long long* present = rings.present + stage * links.words
-    cdef long long* flags = rings.several + stage // LANES
-    cdef long long flag = <long long>128 << 8 * (stage % LANES)
-    cdef int i
-    if several_bits(present, links.words) != ((flags[0] & flag) != 0):
-        put(log, flags, flags[0] ^ flag)
-        for i in range(links.words):
-            rings.touched[i] |= present[i]
-
-
-cdef inline void count_leaving(Links links, Rings* rings, Log* log, int node) noexcept nogil:
-    """Rings that leave a node; other rings of the node are stale if they shared its card with the most, or do now."""
+cdef inline void change_leaving(Links links, Rings* rings, Log* log, int node, int more) noexcept nogil:
+    """More rings leave a node, or fewer; those that shared its card with the most others, or do now, are stale."""
     cdef const long long* members = rings.members + node * rings.num_lanes
-    cdef long long before = rings.leaving[node], after = 0
+    cdef long long before = rings.leaving[node], after = before + more
     cdef int lane
-    for lane in range(rings.num_lanes):
-        after += num_flags(occupied(members[lane]) & rings.several[lane])
-    rings.most_leaving = higher(rings.most_leaving, <int>after)
-    if after == before:
-        return
     put(log, rings.leaving + node, after)
+    rings.most_leaving = higher(rings.most_leaving, <int>after)
     if not rings.few:
         flip(log, rings.with_leaving + before * links.words, node)
         flip(log, rings.with_leaving + after * links.words, node)
     for lane in range(rings.num_lanes):
         rings.stale |= bits_of(
-            occupied(members[lane]) & rings.several[lane] & below(rings.flows[lane], higher(<int>after, <int>before + 1))
+            leaving(rings, members[lane]) & below(rings.flows[lane], higher(<int>after, <int>before + 1))
         ) << LANES * lane
 
 
-cdef void refresh_nodes(Tables t, Links links, Rings* rings, Log* log) noexcept nogil:
-    """Bring up to date what depends on all stages of a node: flows through its card, and an optimizer on its host."""
-    cdef unsigned long long left
-    cdef int i, node
-    rings.most_leaving = 0
-    while rings.passed:
-        part_or_join(links, rings, log, lowest_bit(rings.passed))
-        rings.passed &= rings.passed - 1
-    for i in range(links.words):
-        left = rings.touched[i]
-        rings.touched[i] = 0
-        while left:
-            node = 64 * i + lowest_bit(left)
-            left &= left - 1
-            if rings.num_replicas > 1:
-                count_leaving(links, rings, log, node)
-            if rings.on_host:
-                raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
-
+# --- seconds --------------------------------------------------------------------------------------------------------
 
 cdef inline double heaviest(const Heavy* heavy, unsigned long long stages) noexcept nogil:
     while not heavy.stages & stages:
@@ -277,56 +247,60 @@ cdef double node_optimizer(Tables t, const Rings* rings, int node) noexcept nogi
 
 # --- seconds of a ring ----------------------------------------------------------------------------------------------
 
-cdef inline int higher(int a, int b) noexcept nogil:
-    return a if a > b else b
-
-
-cdef inline int lower(int a, int b) noexcept nogil:
-    return a if a < b else b
-
-
-cdef inline Look pack(
-    int latency, int bandwidth, int inner_latency, int inner_bandwidth, int num_nodes, int stage, int flows, int own, int most, bint even,
-    int kind) noexcept nogil:
-    """A look; links are given by rank, those inside nodes with several members as -1 if there are none.
-
-    ``flows`` share a card; ``own`` is the slowest node inside, ``most`` its members where all nodes have equally many; ``kind``
-    is that of the first node's devices.
-    """
-    cdef Look look
-    look.links = (
-        <unsigned long long>latency | <unsigned long long>bandwidth << 12 | <unsigned long long>(inner_latency + 1) << 24
-        | <unsigned long long>(inner_bandwidth + 1) << 37 | <unsigned long long>num_nodes << 50
-    )
-    look.nodes = (
-        <unsigned long long>stage | <unsigned long long>flows << 6 | <unsigned long long>own << 13 | <unsigned long long>most << 25
-        | <unsigned long long>even << 32 | <unsigned long long>kind << 33
-    )
-    return look
+cdef double ring_seconds(Tables t, Links links, const Rings* rings, Look look) noexcept nogil:
+    """Seconds of a ring from what it looks like."""
+    cdef StageRing ring
+    cdef int stage = look.nodes & 63, flows = look_flows(look), inner = look.links >> 24 & 8191
+    ring.kind = look.nodes >> 13 & 63
+    if flows == 0:
+        ring.num_nodes = 1
+        ring.inner_node = links.own_node[look.links]
+        ring.two_level = False
+    else:
+        ring.outer_latency = ring.latency = links.latency[look.links & 4095]
+        ring.outer_bandwidth = ring.bandwidth = links.bandwidth[look.links >> 12 & 4095] / (flows * rings.degree)
+        if inner:
+            ring.latency = fmax(ring.latency, links.latency[inner - 1])
+            ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[(look.links >> 37) - 1])
+        ring.num_nodes = 2 + (look.nodes >> 19 & 4095)
+        ring.inner_node = links.own_node[look.nodes >> 31 & 4095]
+        ring.per_node = look.nodes >> 43
+        ring.two_level = ring.per_node > 1
+    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
 
 
 cdef inline int look_flows(Look look) noexcept nogil:
     return look.nodes >> 6 & 127
 
 
-cdef double ring_seconds(Tables t, Links links, const Rings* rings, Look look) noexcept nogil:
-    cdef StageRing ring
-    cdef int stage = look.nodes & 63, flows = look_flows(look), inner = look.links >> 24 & 8191
-    ring.num_nodes = look.links >> 50
-    ring.outer_latency = ring.latency = links.latency[look.links & 4095]
-    ring.outer_bandwidth = links.bandwidth[look.links >> 12 & 4095] / (flows * rings.degree if ring.num_nodes > 1 else 1)
-    ring.bandwidth = ring.outer_bandwidth
-    if inner:
-        ring.latency = fmax(ring.latency, links.latency[inner - 1])
-        ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[(look.links >> 37 & 8191) - 1])
-    ring.inner_node = links.own_node[look.nodes >> 13 & 4095]
-    ring.inner_bandwidth = t.link_bandwidth[ring.inner_node, ring.inner_node]
-    ring.per_node = look.nodes >> 25 & 127
-    ring.two_level = ring.num_nodes > 1 and ring.per_node > 1 and look.nodes >> 32 & 1
-    ring.most_ranks = ring.per_node * rings.degree
-    ring.slowest_host_link = 0.0  # of no interest here
-    ring.kind = look.nodes >> 33
-    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
+cdef inline Look look_of_node(Tables t, Links links, int stage, int node) noexcept nogil:
+    """Of a ring inside one node: how fast it is there."""
+    cdef Look look
+    look.links = links.own_rank[node]
+    look.nodes = stage | t.node_type[node] << 13
+    return look
+
+
+cdef inline Look look_of_nodes(
+    Tables t, int latency, int bandwidth, int inner_latency, int inner_bandwidth, int stage, int flows, int first) noexcept nogil:
+    """Of a ring over several nodes: ranks of its slowest links between nodes, and inside those with several members, plus one
+    or 0 if there are none; rings that share a card; the type of the first node's devices."""
+    cdef Look look
+    look.links = (
+        <unsigned long long>latency | <unsigned long long>bandwidth << 12 | <unsigned long long>inner_latency << 24
+        | <unsigned long long>inner_bandwidth << 37
+    )
+    look.nodes = stage | flows << 6 | t.node_type[first] << 13
+    return look
+
+
+cdef inline void add_levels(Look* look, int num_nodes, int own, int most, int least) noexcept nogil:
+    """What rings of two levels ask for besides: the node that is slowest inside, and how many members each has if all have
+    equally many."""
+    look.nodes |= (
+        <unsigned long long>(num_nodes - 2) << 19 | <unsigned long long>own << 31
+        | <unsigned long long>(most if most == least else 0) << 43
+    )
 
 
 cdef inline bint meet(const long long* a, const long long* b, int words) noexcept nogil:
@@ -342,23 +316,25 @@ cdef inline Look read_counts(Tables t, Links links, const Rings* rings, int stag
     cdef const Hops* outer = rings.outer + stage
     cdef const Hops* inner = rings.inner + stage
     cdef const long long* present = rings.present + stage * links.words
-    cdef int first = first_bit(present, links.words), own = links.own_rank[first], most = 0, least = 0, num_nodes = 1, flows = 0
-    if several_bits(present, links.words):
-        own = 0
-        num_nodes = 2
-        # no more than before leave the nodes that were not touched
-        flows = higher(count_at(rings.flows[stage // LANES], stage % LANES), rings.most_leaving)
-        while not meet(present, rings.with_leaving + flows * links.words, links.words):
-            flows -= 1
-        if rings.two_levels:
-            own = first_bit(rings.own + stage * links.words, links.words)
-            most, least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
-            num_nodes = <int>rings.on_node[stage].count[most]  # all of them where it matters
-    return pack(
-        last_bit(outer.by_latency, rings.hop_words), first_bit(outer.by_bandwidth, rings.hop_words),
-        last_bit(inner.by_latency, rings.hop_words), first_bit(inner.by_bandwidth, rings.hop_words),
-        num_nodes, stage, flows, own, most, most == least, t.node_type[first],
+    cdef int first = first_bit(present, links.words), most, flows
+    cdef Look look
+    if count_at(rings.members[first * rings.num_lanes + stage // LANES], stage % LANES) == rings.all:
+        return look_of_node(t, links, stage, first)
+    # no more than before leave the nodes that have not changed
+    flows = higher(count_at(rings.flows[stage // LANES], stage % LANES), rings.most_leaving)
+    while not meet(present, rings.with_leaving + flows * links.words, links.words):
+        flows -= 1
+    look = look_of_nodes(
+        t, last_bit(outer.by_latency, rings.hop_words), first_bit(outer.by_bandwidth, rings.hop_words),
+        last_bit(inner.by_latency, rings.hop_words) + 1, first_bit(inner.by_bandwidth, rings.hop_words) + 1, stage, flows, first,
     )
+    if rings.two_levels:
+        most = highest(rings.on_node + stage)
+        add_levels(
+            &look, <int>rings.on_node[stage].count[most], first_bit(rings.own + stage * links.words, links.words),
+            most, lowest(rings.on_node + stage),
+        )
+    return look
 
 
 cdef inline Look read_nodes(Tables t, Links links, const Rings* rings, int stage) noexcept nogil:
@@ -366,19 +342,21 @@ cdef inline Look read_nodes(Tables t, Links links, const Rings* rings, int stage
     cdef const long long* present = rings.present + stage * links.words
     cdef const long long* members = rings.members + stage // LANES
     cdef const Place* places = links.places
-    cdef const int* between = NULL  # links from the node before
-    cdef unsigned long long word
-    cdef int i, node = -1, kind, number, first = -1, own = 1 << 30, num_nodes = 0, lane = stage % LANES
-    cdef int latency = -1, bandwidth = 1 << 30, inner_latency = -1, inner_bandwidth = 1 << 30
-    cdef int most = 0, least = 1 << 30, flows = 0
+    cdef const int* between  # links from the node before
+    cdef unsigned long long word = 0
+    cdef int i = 0, lane = stage % LANES, first = first_bit(present, links.words), node = first, kind, number
+    cdef int latency = -1, bandwidth = NO_RANK, inner_latency = -1, inner_bandwidth = NO_RANK, flows = 0
+    cdef int num_nodes = 0, own = NO_RANK, most = 0, least = NO_RANK
+    cdef Look look
+    if count_at(members[first * rings.num_lanes], lane) == rings.all:
+        return look_of_node(t, links, stage, first)
+    between = NULL
     for i in range(links.words):
         word = present[i]
         while word:
             node = 64 * i + lowest_bit(word)
             word &= word - 1
-            if between == NULL:
-                first = node
-            else:
+            if node != first:
                 kind = between[places[node].group]
                 latency = higher(latency, links.latency_rank[kind])
                 bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
@@ -393,18 +371,14 @@ cdef inline Look read_nodes(Tables t, Links links, const Rings* rings, int stage
                 num_nodes += 1
                 most, least = higher(most, number), lower(least, number)
                 own = lower(own, links.own_rank[node])
-    if first == node:
-        kind = places[node].own_link
-        flows, num_nodes, own = 0, 1, links.own_rank[node]
-    else:
-        kind = between[places[first].group]
-        if not rings.two_levels:
-            num_nodes, own = 2, 0
-    return pack(
-        higher(latency, links.latency_rank[kind]), lower(bandwidth, links.bandwidth_rank[kind]),
-        inner_latency, inner_bandwidth if inner_latency >= 0 else -1,
-        num_nodes, stage, flows, own, most, most == least, t.node_type[first],
+    kind = between[places[first].group]
+    look = look_of_nodes(
+        t, higher(latency, links.latency_rank[kind]), lower(bandwidth, links.bandwidth_rank[kind]),
+        inner_latency + 1, inner_bandwidth + 1, stage, flows, first,
     )
+    if rings.two_levels:
+        add_levels(&look, num_nodes, own, most, least)
+    return look
 
 
 cdef inline double known_seconds(Tables t, Links links, Rings* rings, Look look) noexcept nogil:
@@ -436,6 +410,7 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
         if seconds != rings.seconds[j]:
             put_number(log, rings.seconds + j, seconds)
             changed = True
+    rings.most_leaving = 0
     if changed:
         for j in range(rings.num_stages):
             worst = fmax(worst, rings.seconds[j])
@@ -444,9 +419,7 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
     return rings.worst[0]
 
 
-cdef void nothing_stale(Links links, Rings* rings) noexcept nogil:
+cdef void nothing_stale(Rings* rings) noexcept nogil:
     """After a proposal was taken back."""
-    cdef int i
-    rings.stale = rings.passed = 0
-    for i in range(links.words):
-        rings.touched[i] = 0
+    rings.stale = 0
+    rings.most_leaving = 0
