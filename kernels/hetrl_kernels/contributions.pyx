@@ -156,16 +156,25 @@ cdef class Contributions(Arena):
             self.needs[i].num_bytes = num_bytes
 
     cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1:
-        """A new tally with a row for every key of ``blocks_of``; ``value`` gives a row's value on a node."""
+        """A new tally with a row for every key of ``blocks_of``; ``value`` gives a row's value on a node.
+
+        Only the largest value of a tally is ever asked for: a block has no row that another of its rows exceeds everywhere.
+        """
         cdef int number = len(tallies)
         nodes = {}
         for node in range(self.t.num_nodes - 1, -1, -1):
             nodes[self.t.node_kind[node]] = node
         table = [[value(each, nodes[kind]) if kind in nodes else 0.0 for kind in range(self.num_kinds)] for each in blocks_of]
         tallies.append(table)
+        rows_of = {}
         for row, blocks in enumerate(blocks_of.values()):
             for block in blocks:
-                rows[block].add(self.num_rows + row)
+                rows_of.setdefault(block, []).append(row)
+        for block, mine in rows_of.items():
+            for row in mine:
+                above = [each for each in mine if all([a >= b for a, b in zip(table[each], table[row])])]
+                if above[0] == row and all([table[each] == table[row] for each in above]):
+                    rows[block].add(self.num_rows + row)
         self.num_rows += len(table)
         return number
 
