@@ -11,16 +11,16 @@ from hetrl_kernels.train_rings cimport Rings
 from hetrl_kernels.undo cimport Log, Tally
 
 
-cdef struct Row:  # what blocks add to a tally
-    int tally
-    int* rank  # [kinds] of the value on a kind of node
-
-
 cdef struct Values:  # a tally of values that depend on a row and on the kind of node
     Tally tally
     bint of_sync
     unsigned int of_tasks  # whose seconds depend on it
     double* value  # by rank
+
+
+cdef struct Row:  # what blocks add to a tally
+    Values* values
+    int* rank  # [kinds] of the value on a kind of node
 
 
 cdef struct Need:  # data that one activity gets from another
@@ -78,9 +78,9 @@ cdef class Contributions(Arena):
     cdef int add_rows(self, list tallies, list rows, dict blocks_of, value) except -1
     cdef void change_host(self, Log* log, int node, long long num_bytes) noexcept nogil
     cdef void change_limits(self, Log* log, int block, int node, int sign) noexcept nogil
-    cdef void change_rings(self, Log* log, const long long* added, int node, int sign) noexcept nogil
+    cdef void move_rings(self, Log* log, int source, int target) noexcept nogil
     cdef void change_areas(self, Log* log, unsigned int areas, int node, int number) noexcept nogil
-    cdef void change_row(self, Log* log, const Row* row, int kind, int number) noexcept nogil
+    cdef void note(self, const Values* values) noexcept nogil
     cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil
     cdef void change_bytes(self, Log* log, int sync, int node, double num_bytes) noexcept nogil
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil

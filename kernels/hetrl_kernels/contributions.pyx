@@ -11,7 +11,7 @@ from hetrl_kernels.lanes cimport LANES
 from hetrl_kernels.memory cimport HOST, SHARED
 from hetrl_kernels.replica_tables cimport Strategy
 from hetrl_kernels.tables cimport PHASE_OPTIMIZER, PHASE_SYNC, TRAIN, fmax
-from hetrl_kernels.train_rings cimport change_members, make_rings, nothing_stale
+from hetrl_kernels.train_rings cimport change_members, make_rings, move_members, nothing_stale
 from hetrl_kernels.undo cimport highest, lowest_bit, put, tally
 
 
@@ -230,7 +230,7 @@ cdef class Contributions(Arena):
             place = {value: rank for rank, value in enumerate(ordered)}
             values.value = self.doubles(ordered)
             for row in table:
-                self.rows[number].tally = i
+                self.rows[number].values = values
                 self.rows[number].rank = self.ints([place[value] for value in row])
                 number += 1
             values.tally.words = (len(ordered) + 63) // 64
@@ -249,8 +249,9 @@ cdef class Contributions(Arena):
         if self.need[block] > self.t.node_limit[node]:
             put(log, self.num_over, self.num_over[0] + sign)
 
-    cdef void change_rings(self, Log* log, const long long* added, int node, int sign) noexcept nogil:
-        """More tensor groups of every ring and stage on a node; fewer with a negative sign."""
+    cdef void move_rings(self, Log* log, int source, int target) noexcept nogil:
+        """Tensor groups that leave a node for another, as `net` says."""
+        cdef const long long* net = self.net
         cdef Rings* rings
         cdef long long some
         cdef int i, lane
@@ -258,11 +259,11 @@ cdef class Contributions(Arena):
             rings = self.rings + i
             some = 0
             for lane in range(rings.num_lanes):
-                some |= added[lane]
+                some |= net[lane]
             if some:
-                change_members(self.t, self.links, rings, log, node, added, sign)
+                move_members(self.t, self.links, rings, log, source, target, net)
                 self.stale_tasks |= <unsigned int>1 << rings.task
-            added += rings.num_lanes
+            net += rings.num_lanes
 
     cdef void change_areas(self, Log* log, unsigned int areas, int node, int number) noexcept nogil:
         while areas:
@@ -270,20 +271,22 @@ cdef class Contributions(Arena):
             areas &= areas - 1
         self.transfers_stale = True
 
-    cdef void change_row(self, Log* log, const Row* row, int kind, int number) noexcept nogil:
-        cdef Values* values = self.values + row.tally
-        tally(log, &values.tally, row.rank[kind], number)
+    cdef inline void note(self, const Values* values) noexcept nogil:
+        """A tally has changed."""
         self.stale_tasks |= values.of_tasks
-        self.transfers_stale = self.transfers_stale or values.of_sync
+        self.transfers_stale |= values.of_sync
 
     cdef void change_rows(self, Log* log, int block, int node, int number) noexcept nogil:
         cdef unsigned long long left
+        cdef const Row* row
         cdef int i
         for i in range(self.row_words):
             left = self.of_rows[block * self.row_words + i]
             while left:
-                self.change_row(log, self.rows + 64 * i + lowest_bit(left), self.t.node_kind[node], number)
+                row = self.rows + 64 * i + lowest_bit(left)
                 left &= left - 1
+                tally(log, &row.values.tally, row.rank[self.t.node_kind[node]], number)
+                self.note(row.values)
 
     cdef void change_bytes(self, Log* log, int sync, int node, double num_bytes) noexcept nogil:
         self.spread.receive(log, sync, node, num_bytes)
@@ -291,10 +294,14 @@ cdef class Contributions(Arena):
 
     cdef void settle(self, Log* log, int block, int node, int sign) noexcept nogil:
         """Add what a block brings to a node, or take it away."""
+        cdef const long long* members = self.members + block * self.num_lanes
         cdef int i
         self.change_host(log, node, sign * self.host[block])
         self.change_limits(log, block, node, sign)
-        self.change_rings(log, self.members + block * self.num_lanes, node, sign)
+        for i in range(self.num_rings):
+            change_members(self.t, self.links, self.rings + i, log, node, members, sign)
+            self.stale_tasks |= <unsigned int>1 << self.rings[i].task
+            members += self.rings[i].num_lanes
         self.change_areas(log, self.areas[block], node, sign)
         self.change_rows(log, block, node, sign)
         for i in range(self.spread.num_syncs):
@@ -329,8 +336,7 @@ cdef class Contributions(Arena):
         if mine.members != theirs.members:
             for i in range(self.num_lanes):
                 self.net[i] = self.members[block * self.num_lanes + i] - self.members[other * self.num_lanes + i]
-            self.change_rings(log, self.net, node, -1)
-            self.change_rings(log, self.net, target, 1)
+            self.move_rings(log, node, target)
         if mine.areas != theirs.areas:
             only_mine, only_theirs = self.areas[block] & ~self.areas[other], self.areas[other] & ~self.areas[block]
             self.change_areas(log, only_mine, node, -1)
@@ -355,7 +361,7 @@ cdef class Contributions(Arena):
         """Rows that only one of two blocks has."""
         cdef const long long* mine = self.of_rows + block * self.row_words
         cdef const long long* theirs = self.of_rows + other * self.row_words
-        cdef int kind = self.t.node_kind[node], target_kind = self.t.node_kind[target], place, sign, i
+        cdef int kind = self.t.node_kind[node], target_kind = self.t.node_kind[target], place, i, rank, target_rank
         cdef unsigned long long left
         cdef const Row* row
         for i in range(self.row_words):
@@ -364,10 +370,14 @@ cdef class Contributions(Arena):
                 place = lowest_bit(left)
                 left &= left - 1
                 row = self.rows + 64 * i + place
-                sign = 1 if mine[i] >> place & 1 else -1
-                if row.rank[kind] != row.rank[target_kind]:
-                    self.change_row(log, row, kind, -sign)
-                    self.change_row(log, row, target_kind, sign)
+                rank, target_rank = row.rank[kind], row.rank[target_kind]
+                if rank == target_rank:
+                    continue
+                if theirs[i] >> place & 1:
+                    rank, target_rank = target_rank, rank
+                tally(log, &row.values.tally, rank, -1)
+                tally(log, &row.values.tally, target_rank, 1)
+                self.note(row.values)
 
     cdef void exchange_many(self, Log* log, const int* blocks, int from_first, int number, int first, int second) noexcept nogil:
         """The leading ``from_first`` blocks go from the first node to the second, the others back."""
@@ -380,8 +390,7 @@ cdef class Contributions(Arena):
             self.net[j] = 0
             for i in range(number):
                 self.net[j] += (1 if i < from_first else -1) * self.members[blocks[i] * self.num_lanes + j]
-        self.change_rings(log, self.net, first, -1)
-        self.change_rings(log, self.net, second, 1)
+        self.move_rings(log, first, second)
         for j in range(self.spread.num_syncs):
             num_bytes = 0.0
             for i in range(number):

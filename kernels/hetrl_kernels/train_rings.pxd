@@ -66,5 +66,6 @@ cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *
 cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil
+cdef void move_members(Tables t, Links links, Rings* rings, Log* log, int source, int target, const long long* moved) noexcept nogil
 cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexcept nogil
 cdef void nothing_stale(Rings* rings) noexcept nogil

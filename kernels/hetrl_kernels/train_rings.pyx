@@ -141,7 +141,7 @@ cdef inline void detour(Links links, Hops* hops, Log* log, int behind, int node,
         hop(links, hops, log, second, number)
 
 
-cdef inline void count_members(Links links, Rings* rings, Log* log, int stage, int node, int before, int after) noexcept nogil:
+cdef void count_members(Links links, Rings* rings, Log* log, int stage, int node, int before, int after) noexcept nogil:
     """What changes in the counts of a stage with the number of its members on a node."""
     cdef long long* present = rings.present + stage * links.words
     cdef int ahead, number = 1 if after > 0 else -1
@@ -156,47 +156,62 @@ cdef inline void count_members(Links links, Rings* rings, Log* log, int stage, i
         return
     if rings.two_levels:
         flip(log, rings.own + stage * links.words, links.own_rank[node])
-    if before > 0:
-        flip(log, present, node)
     ahead = next_node(present, links.words, node)
-    if ahead >= 0:  # a ring on one node has a hop from the node to itself, whose kind a second node replaces
+    if ahead >= 0 and ahead != node:
         detour(links, rings.outer + stage, log, previous_node(present, links.words, node), node, ahead, number)
-    else:
+    else:  # a ring on one node has a hop from the node to itself, whose kind a second node replaces
         hop(links, rings.outer + stage, log, links.places[node].own_link, number)
-    if after > 0:
-        flip(log, present, node)
+    flip(log, present, node)
 
 
-cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil:
-    """More tensor groups of all stages on a node, or fewer with a negative sign."""
-    cdef long long* members = rings.members + node * rings.num_lanes
-    cdef unsigned long long before, after, passed, changed
-    cdef int lane, j, more = 0
-    for lane in range(rings.num_lanes):
-        if added[lane] == 0:
-            continue
-        before = members[lane]
-        after = before + sign * added[lane]
-        put(log, members + lane, after)
-        if rings.num_replicas == 1:
-            continue
-        more += num_flags(leaving(rings, after)) - num_flags(leaving(rings, before))
-        changed = bits_of(occupied(before ^ after))
-        rings.stale |= changed << LANES * lane
-        if rings.few:
-            passed = bits_of(occupied(before) ^ occupied(after))
-            while passed:
-                flip(log, rings.present + (LANES * lane + lowest_bit(passed)) * links.words, node)
-                passed &= passed - 1
-        else:
-            while changed:
-                j = lowest_bit(changed)
-                changed &= changed - 1
-                count_members(links, rings, log, LANES * lane + j, node, count_at(before, j), count_at(after, j))
+cdef inline int change_lane(Links links, Rings* rings, Log* log, int node, int lane, long long added) noexcept nogil:
+    """More tensor groups of eight stages on a node; how many more rings leave it."""
+    cdef long long* members = rings.members + node * rings.num_lanes + lane
+    cdef unsigned long long before = members[0], after = before + added, left
+    cdef int j
+    put(log, members, after)
+    if rings.num_replicas == 1:
+        return 0
+    if rings.few:
+        left = bits_of(occupied(before) ^ occupied(after))
+        while left:
+            flip(log, rings.present + (LANES * lane + lowest_bit(left)) * links.words, node)
+            left &= left - 1
+    else:
+        left = bits_of(occupied(before ^ after))
+        while left:
+            j = lowest_bit(left)
+            left &= left - 1
+            count_members(links, rings, log, LANES * lane + j, node, count_at(before, j), count_at(after, j))
+    rings.stale |= bits_of(occupied(before ^ after)) << LANES * lane
+    return num_flags(leaving(rings, after)) - num_flags(leaving(rings, before))
+
+
+cdef inline void change_node(Tables t, Links links, Rings* rings, Log* log, int node, int more) noexcept nogil:
+    """What depends on all stages of a node, which more rings leave than before, or fewer."""
     if more != 0:
         change_leaving(links, rings, log, node, more)
     if rings.on_host:
         raise_leaf(log, rings.optimizer, rings.tree, node, node_optimizer(t, rings, node))
+
+
+cdef void change_members(Tables t, Links links, Rings* rings, Log* log, int node, const long long* added, int sign) noexcept nogil:
+    """More tensor groups of all stages on a node, or fewer with a negative sign."""
+    cdef int lane, more = 0
+    for lane in range(rings.num_lanes):
+        more += change_lane(links, rings, log, node, lane, sign * added[lane])
+    change_node(t, links, rings, log, node, more)
+
+
+cdef void move_members(Tables t, Links links, Rings* rings, Log* log, int source, int target, const long long* moved) noexcept nogil:
+    """Tensor groups of all stages leave a node for another; negative numbers come from there."""
+    cdef int lane, less = 0, more = 0
+    for lane in range(rings.num_lanes):
+        if moved[lane]:
+            less += change_lane(links, rings, log, source, lane, -moved[lane])
+            more += change_lane(links, rings, log, target, lane, moved[lane])
+    change_node(t, links, rings, log, source, less)
+    change_node(t, links, rings, log, target, more)
 
 
 cdef inline unsigned long long leaving(const Rings* rings, unsigned long long members) noexcept nogil:
