@@ -10,22 +10,25 @@ from libc.math cimport INFINITY, log, pow
 from libc.string cimport memcpy
 
 from hetrl_kernels.contributions cimport Alike
-from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, FORBIDDEN, INFEASIBLE, TOO_SMALL, PlanState
-from hetrl_kernels.random cimport random_below, random_bits
+from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, FITS, FORBIDDEN, INFEASIBLE, TOO_SMALL, PlanState
+from hetrl_kernels.random cimport random_below, random_bits, random_part
 from hetrl_kernels.replicas cimport Replicas
 from hetrl_kernels.undo cimport forget
 
 cdef enum:
     MOST_MOVED = 256  # blocks of one move
+    INSIDE_GROUP = 11  # moves of 20 that exchange two blocks of one group
+    WHOLE_NODES = 1
 
 
 cdef struct Body:  # of a block: what a draw asks for
     int size
     int group
     int twin  # blocks that are alike in everything have the same
-    int shape
     int first_alike  # blocks of the same group and size
-    int num_alike
+    int num_others  # of these
+    int place  # of its own among these
+    const char* standing  # on every kind of node
 
 
 @final
@@ -47,10 +50,11 @@ cdef class PlanAnnealer(PlanState):
     cdef int* first_on  # [N + 1] room of a node
     cdef int* num_on  # [N]
     cdef int* on  # blocks of every node
+    cdef int* at  # [B] place in `on`
     cdef int* best_node
     cdef int[MOST_MOVED] blocks
     cdef int from_first, number, first, second
-    cdef bint too_small  # a block of the move does not fit where it goes
+    cdef bint some_idle  # blocks without a group, whose devices cost nothing
 
     def __init__(self, links, plan, double scale=0.0):
         cdef int b, i, node
@@ -67,19 +71,21 @@ cdef class PlanAnnealer(PlanState):
             ])
             spans = b if replicas.first_edge[b] < replicas.first_edge[b + 1] else -1
             body = self.bodies + b
-            body.size, body.group, body.shape = self.size[b], self.group[b], self.shape[b]
+            body.size, body.group, body.standing = self.size[b], self.group[b], self.standing + self.shape[b] * replicas.num_kinds
+            self.some_idle = self.some_idle or self.group[b] < 0
             body.twin = twins.setdefault((self.alike_in(b), looks, spans), len(twins))
             classes.setdefault((self.group[b], self.size[b]), []).append(b)
         alike = []
         for members in classes.values():
-            for b in members:
-                self.bodies[b].first_alike, self.bodies[b].num_alike = len(alike), len(members)
+            for i, b in enumerate(members):
+                self.bodies[b].first_alike, self.bodies[b].num_others, self.bodies[b].place = len(alike), len(members) - 1, i
             alike += members
         self.alike = self.ints(alike)
         rooms = [list(range(self.t.node_devices[node])) for node in range(self.t.num_nodes)]
         self.first_on = self.starts(rooms)
         self.num_on = <int*>self.room(self.t.num_nodes * sizeof(int))
         self.on = <int*>self.room(self.first_on[self.t.num_nodes] * sizeof(int))
+        self.at = <int*>self.room(self.num_blocks * sizeof(int))
         self.best_node = <int*>self.room(self.num_blocks * sizeof(int))
         self.list_blocks()
 
@@ -96,40 +102,32 @@ cdef class PlanAnnealer(PlanState):
         for node in range(self.t.num_nodes):
             self.num_on[node] = 0
         for b in range(self.num_blocks):
-            node = self.node[b]
-            self.on[self.first_on[node] + self.num_on[node]] = b
-            self.num_on[node] += 1
+            self.append(self.node[b], b)
 
-    cdef void relist(self, int first, int second) noexcept nogil:
-        """Blocks of two nodes after an exchange: those that stayed in their order, then those that came."""
-        cdef int i, n, node, kept, b
+    cdef void append(self, int node, int block) noexcept nogil:
+        self.at[block] = self.first_on[node] + self.num_on[node]
+        self.on[self.at[block]] = block
+        self.num_on[node] += 1
+
+    cdef void relist(self) noexcept nogil:
+        """Blocks of two nodes after an exchange: one takes the other's place; of several, those that stayed lead."""
+        cdef int i, n, node, number
+        cdef int* at = self.at
+        cdef const int* on
         if self.number == 2 and self.from_first == 1:
-            self.replace(first, self.blocks[0], self.blocks[1])
-            self.replace(second, self.blocks[1], self.blocks[0])
+            at[self.blocks[0]], at[self.blocks[1]] = at[self.blocks[1]], at[self.blocks[0]]
+            self.on[at[self.blocks[0]]], self.on[at[self.blocks[1]]] = self.blocks[0], self.blocks[1]
             return
         for n in range(2):
-            node = second if n else first
-            kept = 0
-            for i in range(self.num_on[node]):
-                b = self.on[self.first_on[node] + i]
-                if self.node[b] == node:
-                    self.on[self.first_on[node] + kept] = b
-                    kept += 1
-            self.num_on[node] = kept
+            node = self.second if n else self.first
+            on = self.on + self.first_on[node]
+            number = self.num_on[node]
+            self.num_on[node] = 0
+            for i in range(number):
+                if self.node[on[i]] == node:
+                    self.append(node, on[i])
         for i in range(self.number):
-            node = self.node[self.blocks[i]]
-            self.on[self.first_on[node] + self.num_on[node]] = self.blocks[i]
-            self.num_on[node] += 1
-
-    cdef void replace(self, int node, int gone, int come) noexcept nogil:
-        """A block of a node is gone, another comes last."""
-        cdef int* on = self.on + self.first_on[node]
-        cdef int i = 0
-        while on[i] != gone:
-            i += 1
-        for i in range(i, self.num_on[node] - 1):
-            on[i] = on[i + 1]
-        on[self.num_on[node] - 1] = come
+            self.append(self.node[self.blocks[i]], self.blocks[i])
 
     cdef void remember(self) noexcept nogil:
         """Keep the state before the last move as the best."""
@@ -159,73 +157,83 @@ cdef class PlanAnnealer(PlanState):
         forget(&self.log)
         self.list_blocks()
 
-    cdef bint draw(self, unsigned long long* random, bint between_groups) noexcept nogil:
-        """Draw a move: 55 % inside a group, 40 % with whatever fits on another node, 5 % whole nodes; False if it changes nothing."""
-        cdef int kind = random_below(random, 20), block = random_below(random, self.num_blocks), i, other, place, left
-        cdef int first = self.node[block]
-        cdef const Body* body = self.bodies + block
-        if kind == 19:
-            if not between_groups:
-                return False
-            other = random_below(random, self.t.num_nodes)
-            self.from_first = self.num_on[first]
-            self.number = self.from_first + self.num_on[other]
-            if self.links.places[other].group == self.links.places[first].group and self.t.node_kind[other] == self.t.node_kind[first]:
-                return False  # the nodes would only exchange their names
-            if self.t.node_devices[other] != self.t.node_devices[first] or self.number > MOST_MOVED:
-                return False
-            memcpy(self.blocks, self.on + self.first_on[first], self.num_on[first] * sizeof(int))
-            memcpy(self.blocks + self.from_first, self.on + self.first_on[other], self.num_on[other] * sizeof(int))
-        else:
-            self.from_first = 1
-            self.blocks[0] = block
-            if kind < 11:
-                self.blocks[1] = self.alike[body.first_alike + random_below(random, body.num_alike)]
-                self.number = 2
-                other = self.node[self.blocks[1]]
-                if other == first:
-                    return False
-            else:
-                other = random_below(random, self.t.num_nodes)
-                if other == first or self.num_on[other] == 0:
-                    return False
-                self.number = 1
-                left = body.size
-                place = random_below(random, self.num_on[other])
-                for i in range(self.num_on[other]):
-                    block = self.on[self.first_on[other] + place]
-                    if self.bodies[block].size <= left and (between_groups or self.bodies[block].group == body.group):
-                        self.blocks[self.number] = block
-                        self.number += 1
-                        left -= self.bodies[block].size
-                        if left == 0 or self.number == MOST_MOVED:
-                            break
-                    place = place + 1 if place + 1 < self.num_on[other] else 0
-                if left:
-                    return False
-            if self.number == 2 and self.bodies[self.blocks[1]].twin == body.twin:
-                return False
-        self.first, self.second = first, other
-        return self.may_stand() and self.same_price()
+    cdef int draw(self, unsigned long long* random, bint between_groups) noexcept nogil:
+        """Draw a move: 55 % inside a group, 40 % with whatever fits on another node, 5 % whole nodes.
 
-    cdef bint may_stand(self) noexcept nogil:
-        """Whether the blocks of the move may stand where they go; notes whether they fit.
-
-        Between nodes of one kind they may and do, as they stand where they are.
+        Returns how its blocks stand where they go; `FORBIDDEN` also if it would change nothing.
         """
-        cdef int first_kind = self.t.node_kind[self.first], second_kind = self.t.node_kind[self.second], i
-        cdef char standing
-        self.too_small = False
-        if first_kind == second_kind:
-            return True
-        for i in range(self.number):
-            standing = self.standing[
-                self.bodies[self.blocks[i]].shape * self.replicas.num_kinds + (second_kind if i < self.from_first else first_kind)
-            ]
-            if standing == FORBIDDEN:
-                return False
-            self.too_small = self.too_small or standing == TOO_SMALL
+        cdef unsigned long long fraction = random_bits(random)
+        cdef int kind = random_part(&fraction, 20), block = random_part(&fraction, self.num_blocks), first = self.node[block], place
+        cdef const Body* body = self.bodies + block
+        self.blocks[0] = block
+        self.first, self.from_first, self.number = first, 1, 2
+        if kind < INSIDE_GROUP:
+            if body.num_others == 0:
+                return FORBIDDEN
+            place = random_part(&fraction, body.num_others)
+            self.blocks[1] = self.alike[body.first_alike + place + (place >= body.place)]
+            self.second = self.node[self.blocks[1]]
+            if self.second == first:
+                return FORBIDDEN
+        elif self.t.num_nodes == 1:
+            return FORBIDDEN
+        else:
+            self.second = random_part(&fraction, self.t.num_nodes - 1)
+            self.second += self.second >= first
+            if kind >= 20 - WHOLE_NODES:
+                if not between_groups or not self.take_all():
+                    return FORBIDDEN
+            elif self.num_on[self.second] == 0 or not self.take_fitting(
+                body, random_part(&fraction, self.num_on[self.second]), between_groups
+            ):
+                return FORBIDDEN
+        return self.worst_standing()
+
+    cdef bint take_all(self) noexcept nogil:
+        """Whole nodes change places; False if that is not possible or only exchanges their names."""
+        cdef int first = self.first, second = self.second
+        self.from_first = self.num_on[first]
+        self.number = self.from_first + self.num_on[second]
+        if self.links.places[second].group == self.links.places[first].group and self.t.node_kind[second] == self.t.node_kind[first]:
+            return False
+        if self.t.node_devices[second] != self.t.node_devices[first] or self.number > MOST_MOVED:
+            return False
+        memcpy(self.blocks, self.on + self.first_on[first], self.num_on[first] * sizeof(int))
+        memcpy(self.blocks + self.from_first, self.on + self.first_on[second], self.num_on[second] * sizeof(int))
         return True
+
+    cdef bint take_fitting(self, const Body* body, int place, bint between_groups) noexcept nogil:
+        """Blocks of the second node, from a place on, that are together as large as one of the first; False without such."""
+        cdef const int* on = self.on + self.first_on[self.second]
+        cdef const Body* other
+        cdef int i, left = body.size, number = 1, num_on = self.num_on[self.second]
+        for i in range(num_on):
+            other = self.bodies + on[place]
+            if other.size <= left and (between_groups or other.group == body.group):
+                self.blocks[number] = on[place]
+                number += 1
+                left -= other.size
+                if left == 0:
+                    self.number = number
+                    return True
+                if number == MOST_MOVED:
+                    return False
+            place = place + 1 if place + 1 < num_on else 0
+        return False
+
+    cdef int worst_standing(self) noexcept nogil:
+        """How the blocks of the move stand where they go; nowhere if two are twins, or if devices in use would cost something else."""
+        cdef const Body* bodies = self.bodies
+        cdef int first_kind = self.links.places[self.first].kind, second_kind = self.links.places[self.second].kind, i, worst = FITS
+        if self.some_idle and not self.same_price():
+            return FORBIDDEN
+        if self.number == 2 and self.from_first == 1:
+            if bodies[self.blocks[0]].twin == bodies[self.blocks[1]].twin:
+                return FORBIDDEN
+            return bodies[self.blocks[0]].standing[second_kind] | bodies[self.blocks[1]].standing[first_kind]
+        for i in range(self.number):
+            worst |= bodies[self.blocks[i]].standing[second_kind if i < self.from_first else first_kind]
+        return worst
 
     cdef bint same_price(self) noexcept nogil:
         """Whether the devices in use cost what they did; idle blocks have no group."""
@@ -277,7 +285,7 @@ cdef class PlanAnnealer(PlanState):
         cdef int turn, changed = 0
         with nogil:
             for turn in range(num_moves):
-                if not self.draw(&state, between_groups):
+                if self.draw(&state, between_groups) >= FORBIDDEN:
                     continue
                 self.move(self.blocks, self.from_first, self.number, self.first, self.second, INFINITY)
                 self.cost(INFINITY)
@@ -286,7 +294,7 @@ cdef class PlanAnnealer(PlanState):
                     continue
                 changed += 1
                 forget(&self.log)
-                self.relist(self.first, self.second)
+                self.relist()
         return changed
 
     def anneal(
@@ -313,26 +321,24 @@ cdef class PlanAnnealer(PlanState):
             Moves that changed nothing or are not allowed; that do not fit; that a bound rejected; whose cost was worked out;
             and of these, those that were kept.
         """
-        cdef unsigned long long state = seed, drawn
+        cdef unsigned long long state = seed
         cdef long long null = 0, infeasible = 0, rejected = 0, costed = 0, accepted = 0
         cdef double current = self.cost(INFINITY), best = current, proposed, limit, temperature = start_temperature
         cdef double cooling = pow(end_temperature / start_temperature, 1.0 / (num_moves - 1)) if num_moves > 1 else 1.0
         cdef bint at_best = True
-        cdef int turn
+        cdef int turn, standing
         if not current < INFINITY:
             raise ValueError("only a feasible plan can be annealed")
         forget(&self.log)
         with nogil:
             for turn in range(num_moves):
                 temperature *= cooling
-                drawn = random_bits(&state)
-                if not self.draw(&state, between_groups):
-                    null += 1
+                standing = self.draw(&state, between_groups)
+                if standing != FITS:
+                    null += standing != TOO_SMALL
+                    infeasible += standing == TOO_SMALL
                     continue
-                if self.too_small:
-                    infeasible += 1
-                    continue
-                limit = current * (1.0 - temperature * log(<double>((drawn >> 11) + 1) / 9007199254740993.0))
+                limit = current * (1.0 - temperature * log(<double>((random_bits(&state) >> 11) + 1) / 9007199254740993.0))
                 if not self.move(
                     self.blocks, self.from_first, self.number, self.first, self.second, limit if early else INFINITY
                 ):
@@ -358,7 +364,7 @@ cdef class PlanAnnealer(PlanState):
                     at_best = False
                 current = proposed
                 forget(&self.log)
-                self.relist(self.first, self.second)
+                self.relist()
             if not at_best:
                 self.move_to(self.best_node)
         return null, infeasible, rejected, costed, accepted

@@ -15,10 +15,10 @@ cdef enum Outcome:
     ABOVE_LIMIT
 
 
-cdef enum:  # of a block on a node
-    FITS
-    TOO_SMALL
-    FORBIDDEN
+cdef enum:  # of a block on a node; several blocks by bitwise or
+    FITS = 0
+    TOO_SMALL = 1
+    FORBIDDEN = 2
 
 
 cdef class PlanState(Arena):

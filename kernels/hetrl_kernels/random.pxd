@@ -1,5 +1,16 @@
 """splitmix64: the same numbers on every machine."""
 
+cdef extern from *:
+    """
+    static inline int random_part(unsigned long long* fraction, int limit) {
+        unsigned __int128 product = (unsigned __int128)*fraction * (unsigned int)limit;
+        *fraction = (unsigned long long)product;
+        return (int)(product >> 64);
+    }
+    """
+    # a number below the limit from random bits read as a fraction of 1; what is left of them serves for further numbers
+    int random_part(unsigned long long* fraction, int limit) noexcept nogil
+
 
 cdef inline unsigned long long random_bits(unsigned long long* state) noexcept nogil:
     cdef unsigned long long z
