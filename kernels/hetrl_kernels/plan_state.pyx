@@ -13,7 +13,7 @@ from hetrl_kernels.replica_tables cimport Slowest
 from hetrl_kernels.schedule cimport MAX_GROUPS
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds
-from hetrl_kernels.undo cimport IntWrite, NumberWrite, WordWrite, forget, put, put_number, take_back
+from hetrl_kernels.undo cimport IntWrite, Write, forget, put, put_number, take_back
 
 cdef enum:
     LEAST_ROOM = 1 << 20
@@ -55,8 +55,7 @@ cdef class PlanState(Arena):
     def make_log(self):
         """Room for the writes of one proposal: at most a path to the roots of two trees per replica, and some per block moved."""
         cdef size_t room = LEAST_ROOM + ROOM_PER_REPLICA * self.replicas.num_replicas
-        self.log.words = <WordWrite*>self.room(room * sizeof(WordWrite))
-        self.log.numbers = <NumberWrite*>self.room(room * sizeof(NumberWrite))
+        self.log.writes = <Write*>self.room(2 * room * sizeof(Write))
         self.log.ints = <IntWrite*>self.room(room * sizeof(IntWrite))
         forget(&self.log)
 

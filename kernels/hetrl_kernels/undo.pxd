@@ -4,6 +4,8 @@ Counts, bit sets (`Tally`) and trees of maxima are the only structures, so that 
 bit, the same state built from nothing: integers add up exactly, and a maximum does not depend on the order.
 """
 
+from libc.string cimport memcpy
+
 cdef extern from *:
     """
     static inline int lowest_bit(unsigned long long word) { return __builtin_ctzll(word); }
@@ -15,14 +17,9 @@ cdef extern from *:
     void prefetch(const void* address) noexcept nogil
 
 
-cdef struct WordWrite:
-    long long* where
-    long long before
-
-
-cdef struct NumberWrite:
-    double* where
-    double before
+cdef struct Write:
+    void* where
+    long long before  # eight bytes of whatever type
 
 
 cdef struct IntWrite:
@@ -30,26 +27,24 @@ cdef struct IntWrite:
     int before
 
 
-cdef struct Log:  # the first write and the next of each kind
-    WordWrite* words
-    WordWrite* next_word
-    NumberWrite* numbers
-    NumberWrite* next_number
+cdef struct Log:  # the first write and the next of each size
+    Write* writes
+    Write* next
     IntWrite* ints
     IntWrite* next_int
 
 
 cdef inline void put(Log* log, long long* where, long long value) noexcept nogil:
-    log.next_word.where = where
-    log.next_word.before = where[0]
-    log.next_word += 1
+    log.next.where = where
+    log.next.before = where[0]
+    log.next += 1
     where[0] = value
 
 
 cdef inline void put_number(Log* log, double* where, double value) noexcept nogil:
-    log.next_number.where = where
-    log.next_number.before = where[0]
-    log.next_number += 1
+    log.next.where = where
+    memcpy(&log.next.before, where, sizeof(double))
+    log.next += 1
     where[0] = value
 
 
@@ -62,32 +57,51 @@ cdef inline void put_int(Log* log, int* where, int value) noexcept nogil:
 
 cdef inline void forget(Log* log) noexcept nogil:
     """Keep what was written."""
-    log.next_word, log.next_number, log.next_int = log.words, log.numbers, log.ints
+    log.next, log.next_int = log.writes, log.ints
 
 
 cdef inline void take_back(Log* log) noexcept nogil:
     """Restore what was there before, the last write first."""
-    while log.next_word > log.words:
-        log.next_word -= 1
-        log.next_word.where[0] = log.next_word.before
-    while log.next_number > log.numbers:
-        log.next_number -= 1
-        log.next_number.where[0] = log.next_number.before
-    while log.next_int > log.ints:
-        log.next_int -= 1
-        log.next_int.where[0] = log.next_int.before
+    cdef const Write* write = log.next
+    cdef const Write* first = log.writes
+    cdef const IntWrite* int_write = log.next_int
+    cdef const IntWrite* first_int = log.ints
+    while write > first:
+        write -= 1
+        memcpy(write.where, &write.before, sizeof(write.before))
+    while int_write > first_int:
+        int_write -= 1
+        int_write.where[0] = int_write.before
+    forget(log)
+
+
+cdef inline double larger(double a, double b) noexcept nogil:
+    return a if a > b else b
 
 
 cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double value) noexcept nogil:
-    """Write a leaf of a tree of maxima, and the nodes above as far as they change; ``tree[1]`` is the maximum."""
+    """Write a leaf of a tree of maxima, and the nodes above as far as they change; ``tree[1]`` is the maximum.
+
+    The layout is that of a binary tree, but only every third level from the leaves up, and the root, are kept: a maximum of
+    eight in a row takes less than three that may or may not change.
+    """
     cdef int node = size + leaf
+    cdef const double* row
     cdef double top
     if tree[node] == value:
         return
     put_number(log, tree + node, value)
     while node > 1:
-        top = tree[node] if tree[node] > tree[node ^ 1] else tree[node ^ 1]
-        node >>= 1
+        if node >= 8:
+            row = tree + (node & ~7)
+            top = larger(
+                larger(larger(row[0], row[1]), larger(row[2], row[3])), larger(larger(row[4], row[5]), larger(row[6], row[7]))
+            )
+        elif node >= 4:
+            top = larger(larger(tree[4], tree[5]), larger(tree[6], tree[7]))
+        else:
+            top = larger(tree[2], tree[3])
+        node = node >> 3 if node >= 16 else 1
         if tree[node] == top:
             return
         put_number(log, tree + node, top)
@@ -95,9 +109,12 @@ cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double v
 
 cdef inline int top_leaf(const double* tree, int size) noexcept nogil:
     """A leaf that holds the maximum."""
-    cdef int node = 1
-    while node < size:
-        node = 2 * node if tree[2 * node] == tree[node] else 2 * node + 1
+    cdef int node = 1, below = highest_bit(size)  # levels
+    while below > 0:
+        node <<= (below - 1) % 3 + 1
+        below = (below - 1) // 3 * 3
+        while tree[node] != tree[1]:
+            node += 1
     return node - size
 
 
