@@ -6,6 +6,7 @@ from hetrl_kernels.schedule cimport MAX_ACTIVITIES, MAX_GROUPS
 
 cdef enum:
     MAX_ARCS = MAX_ACTIVITIES * (MAX_ACTIVITIES - 1) // 2
+    NOBODY = MAX_ACTIVITIES
 
 
 cdef struct Arc:  # one activity needs another
@@ -38,9 +39,11 @@ cdef class Orders:
     cdef Work work
     cdef int[MAX_ACTIVITIES] order  # the best of the last search
     cdef int[MAX_ACTIVITIES] trial
+    cdef int[MAX_ACTIVITIES] on_first  # who works before in the order on the first group of an activity, or nobody
+    cdef int[MAX_ACTIVITIES] on_second
     cdef long long[MAX_ACTIVITIES] heads
     cdef long long[MAX_ACTIVITIES] tails
-    cdef long long[MAX_ACTIVITIES] end
+    cdef long long[MAX_ACTIVITIES + 1] end  # of nobody: 0
     cdef long long[MAX_GROUPS] free_at
     cdef long long best, floor
     cdef readonly long long num_searched
@@ -48,8 +51,11 @@ cdef class Orders:
     cdef void add(self, int first_group, int second_group, list needs)
     cdef long long largest_load(self) noexcept nogil
     cdef long long longest_path(self) noexcept nogil
-    cdef long long quick_bound(self) noexcept nogil
+    cdef void read_heads(self) noexcept nogil
     cdef long long bound(self) noexcept nogil
-    cdef long long replay(self) noexcept nogil
+    cdef void arrange(self) noexcept nogil
+    cdef int replay(self) noexcept nogil
+    cdef bint proven(self, int last) noexcept nogil
+    cdef bint waits(self, unsigned int run, unsigned int before, long long gap) noexcept nogil
     cdef long long shortest(self, double limit) noexcept nogil
     cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil

@@ -1,12 +1,14 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The shortest schedule in whole ticks: sums are exact, so that it does not matter in which order they are built.
 
-The order that was best last time gives an upper bound, paths and loads of groups a lower one. Where they meet, nothing is
-searched; else all orders that matter are tried, depth first.
+The order that was best last time gives an upper bound. What decides on its end mostly proves that there is nothing shorter;
+else paths and loads of groups give a lower bound, and where that is less, all orders that matter are tried, depth first.
 """
 
-
 from cython cimport final
+from libc.math cimport INFINITY
+
+from hetrl_kernels.undo cimport lowest_bit
 
 
 cdef inline long long most(long long a, long long b) noexcept nogil:
@@ -83,29 +85,21 @@ cdef class Orders:
                 tails[arc.source] = most(tails[arc.source], tail + arc.transfer)
         return worst
 
-    cdef long long quick_bound(self) noexcept nogil:
-        """Lower bound, after `longest_path`: when a group's first activity is ready, its load, and the least that must follow.
+    cdef void read_heads(self) noexcept nogil:
+        """Leave ``heads``: times before which no activity is ready.
 
-        ``heads`` is left with a time before which no activity is ready: the longest path to it, where those that it needs of
-        one group count one after the other.
+        That is the longest path, where activities of one group that another needs count one after the other.
         """
         cdef const Work* work = &self.work
         cdef const Arc* arc = &work.arcs[0]
         cdef const Arc* needed
         cdef const Join* join = &work.joins[0]
-        cdef long long[MAX_ACTIVITIES] ends
-        cdef long long[MAX_GROUPS] load
-        cdef long long[MAX_GROUPS] ready
-        cdef long long[MAX_GROUPS] behind
-        cdef long long worst = 0, head, left, start, time, gap
-        cdef int i, g, n
-        for g in range(work.num_groups):
-            load[g] = 0
-            ready[g] = behind[g] = <long long>1 << 60
+        cdef long long head, start, time, gap
+        cdef int i, n
         for i in range(work.number):
             head = 0
             while arc < work.arcs + work.first_arc[i + 1]:
-                head = most(head, ends[arc.source] + arc.transfer)
+                head = most(head, self.heads[arc.source] + work.seconds[arc.source] + arc.transfer)
                 arc += 1
             while join < work.joins + work.num_joins and join.activity == i:
                 time = 0
@@ -118,32 +112,20 @@ cdef class Orders:
                 head = most(head, start + time + gap)
                 join += 1
             self.heads[i] = head
-            worst = most(worst, head + self.tails[i])
-            ends[i] = head + work.seconds[i]
-            left = self.tails[i] - work.seconds[i]
-            g = work.first_group[i]
-            while True:
-                load[g] += work.seconds[i]
-                ready[g] = head if head < ready[g] else ready[g]
-                behind[g] = left if left < behind[g] else behind[g]
-                if g == work.second_group[i]:
-                    break
-                g = work.second_group[i]
-        for g in range(work.num_groups):
-            if load[g] > 0:
-                worst = most(worst, ready[g] + load[g] + behind[g])
-        return worst
 
     cdef long long bound(self) noexcept nogil:
-        """Lower bound, after `quick_bound`: the same for every set of a group's activities that become ready last."""
+        """Lower bound, leaves ``heads`` and ``tails``: the longest path through an activity, or through the activities of a group
+        that become ready last, one after the other."""
         cdef const Work* work = &self.work
         cdef int[MAX_GROUPS][MAX_ACTIVITIES] queue
         cdef int[MAX_GROUPS] length
-        cdef long long worst = 0, load, behind
+        cdef long long worst = self.longest_path(), load, behind
         cdef int i, g, place
+        self.read_heads()
         for g in range(work.num_groups):
             length[g] = 0
         for i in range(work.number):
+            worst = most(worst, self.heads[i] + self.tails[i])
             g = work.first_group[i]
             while True:  # in order of their heads
                 place = length[g]
@@ -161,58 +143,120 @@ cdef class Orders:
             for place in range(length[g] - 1, -1, -1):
                 i = queue[g][place]
                 load += work.seconds[i]
-                if self.tails[i] - work.seconds[i] < behind:
-                    behind = self.tails[i] - work.seconds[i]
+                behind = least(behind, self.tails[i] - work.seconds[i])
                 worst = most(worst, self.heads[i] + load + behind)
         return worst
 
-    cdef long long replay(self) noexcept nogil:
-        """End of the schedule in the order that was best last time."""
-        cdef const Work* work = &self.work
-        cdef long long latest = 0, start
-        cdef long long[MAX_ACTIVITIES] ends
-        cdef long long[MAX_GROUPS] free_at
-        cdef int place, i, a
+    cdef void arrange(self) noexcept nogil:
+        """Read off the order who works before whom on every group."""
+        cdef Work* work = &self.work
+        cdef int[MAX_GROUPS] last
+        cdef int i, place
         for i in range(work.num_groups):
-            free_at[i] = 0
+            last[i] = NOBODY
         for place in range(work.number):
             i = self.order[place]
-            start = most(free_at[work.first_group[i]], free_at[work.second_group[i]])
-            for a in range(work.first_arc[i], work.first_arc[i + 1]):
-                start = most(start, ends[work.arcs[a].source] + work.arcs[a].transfer)
-            start += work.seconds[i]
-            ends[i] = free_at[work.first_group[i]] = free_at[work.second_group[i]] = start
-            latest = most(latest, start)
-        return latest
+            self.on_first[i], self.on_second[i] = last[work.first_group[i]], last[work.second_group[i]]
+            last[work.first_group[i]] = last[work.second_group[i]] = i
+        self.end[NOBODY] = 0
+
+    cdef int replay(self) noexcept nogil:
+        """Ends of all activities in the order that was best last time; the activity that ends last."""
+        cdef const Work* work = &self.work
+        cdef const Arc* arc
+        cdef const Arc* behind
+        cdef long long* end = self.end
+        cdef long long start
+        cdef int place, i, last = NOBODY
+        for place in range(work.number):
+            i = self.order[place]
+            start = most(end[self.on_first[i]], end[self.on_second[i]])
+            arc, behind = work.arcs + work.first_arc[i], work.arcs + work.first_arc[i + 1]
+            while arc < behind:
+                start = most(start, end[arc.source] + arc.transfer)
+                arc += 1
+            end[i] = start + work.seconds[i]
+            if end[i] >= end[last]:
+                last = i
+        return last
+
+    cdef bint proven(self, int last) noexcept nogil:
+        """Whether the schedule replayed is a shortest one by what decides on its end; False if that cannot be told.
+
+        From the end back, that is runs of activities, each one after the other on one group, and arcs between the runs. A run takes
+        its time in whatever order, and cannot start earlier if it must wait for the whole run before (see `waits`).
+        """
+        cdef const Work* work = &self.work
+        cdef const Arc* arc
+        cdef unsigned int run = 0, behind = 0
+        cdef long long start, gap = 0
+        cdef int i = last, group = -1, before
+        while True:
+            run |= <unsigned int>1 << i
+            start = self.end[i] - work.seconds[i]
+            if start == 0:
+                return self.waits(behind, run, gap)
+            before = NOBODY
+            if group < 0:
+                before, group = self.on_first[i], work.first_group[i]
+                if self.end[before] != start:
+                    before, group = self.on_second[i], work.second_group[i]
+            elif group == work.first_group[i]:
+                before = self.on_first[i]
+            elif group == work.second_group[i]:
+                before = self.on_second[i]
+            if self.end[before] == start:
+                i = before
+                continue
+            if not self.waits(behind, run, gap):
+                return False
+            arc = work.arcs + work.first_arc[i]
+            while arc < work.arcs + work.first_arc[i + 1] and self.end[arc.source] + arc.transfer != start:
+                arc += 1
+            if arc == work.arcs + work.first_arc[i + 1]:
+                return False  # it waits for another group than that of the run
+            behind, gap, run = run, arc.transfer, 0
+            i, group = arc.source, -1
+
+    cdef bint waits(self, unsigned int run, unsigned int before, long long gap) noexcept nogil:
+        """Whether all of a run must wait for all of another, and the gap that follows it: directly, or for such of their own run."""
+        cdef const Work* work = &self.work
+        cdef const Arc* arc
+        cdef unsigned int left = run, found
+        cdef int i
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            if work.before[i] & run:
+                continue
+            found = work.before[i] if gap == 0 else 0
+            arc = work.arcs + work.first_arc[i]
+            while arc < work.arcs + work.first_arc[i + 1]:
+                found |= <unsigned int>(arc.transfer >= gap) << arc.source
+                arc += 1
+            if before & ~found:
+                return False
+        return True
 
     cdef long long shortest(self, double limit) noexcept nogil:
         """Ticks of the shortest schedule, or -1 if a lower bound exceeds the limit."""
-        cdef int i
-        self.best = self.replay()
-        self.floor = self.largest_load()
-        if self.floor > limit:
+        cdef int last, i
+        if limit < INFINITY and self.largest_load() > limit:
             return -1
+        last = self.replay()
+        self.best = self.end[last]
+        if self.proven(last):
+            return self.best
+        self.floor = self.bound()
         if self.best == self.floor:
             return self.best
-        self.floor = most(self.floor, self.longest_path())
         if self.floor > limit:
             return -1
-        if self.best == self.floor:
-            return self.best
-        self.floor = most(self.floor, self.quick_bound())
-        if self.floor > limit:
-            return -1
-        if self.best == self.floor:
-            return self.best
-        self.floor = most(self.floor, self.bound())
-        if self.floor > limit:
-            return -1
-        if self.best == self.floor:
-            return self.best
         self.num_searched += 1
         for i in range(self.work.num_groups):
             self.free_at[i] = 0
         self.place(0, 0, 0)
+        self.arrange()
         return self.best
 
     cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil:

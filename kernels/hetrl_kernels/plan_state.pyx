@@ -83,6 +83,7 @@ cdef class PlanState(Arena):
             groups = sorted(self.replicas.strategies[<int>task].group for task in (source, target))
             self.orders.add(groups[0], groups[1], sorted((source, target)))
         self.orders.work.num_groups = self.num_groups
+        self.orders.arrange()
 
     def place_all(self, nodes):
         """Forget everything, and put every block on a node; the first time also choose the length of a tick."""
@@ -162,9 +163,6 @@ cdef class PlanState(Arena):
                     return INFINITY
                 self.write_ticks(self.orders.work.seconds + i, seconds)
         self.outcome = ABOVE_LIMIT
-        # a group's load holds its weight syncs, which a move may shorten: it is a bound only where they are known
-        if limit < INFINITY and self.schedule_stale and not self.transfers_stale and self.orders.largest_load() * self.unit > limit:
-            return INFINITY
         if self.transfers_stale:
             for i in range(self.added.num_needs):
                 self.write_ticks(
