@@ -154,7 +154,7 @@ cdef class PlanAnnealer(PlanState):
             forget(&self.log)
         self.replicas.refresh(&self.log)
         self.cost(INFINITY)
-        forget(&self.log)
+        self.keep((<unsigned int>1 << self.num_tasks) - 1)
         self.list_blocks()
 
     cdef int draw(self, unsigned long long* random, bint between_groups) noexcept nogil:
@@ -293,7 +293,7 @@ cdef class PlanAnnealer(PlanState):
                     self.undo(self.blocks, self.from_first, self.number, self.first, self.second)
                     continue
                 changed += 1
-                forget(&self.log)
+                self.keep(self.moved_tasks)
                 self.relist()
         return changed
 
@@ -329,7 +329,7 @@ cdef class PlanAnnealer(PlanState):
         cdef int turn, standing
         if not current < INFINITY:
             raise ValueError("only a feasible plan can be annealed")
-        forget(&self.log)
+        self.keep((<unsigned int>1 << self.num_tasks) - 1)
         with nogil:
             for turn in range(num_moves):
                 temperature *= cooling
@@ -363,7 +363,7 @@ cdef class PlanAnnealer(PlanState):
                     self.remember()
                     at_best = False
                 current = proposed
-                forget(&self.log)
+                self.keep(self.moved_tasks)
                 self.relist()
             if not at_best:
                 self.move_to(self.best_node)

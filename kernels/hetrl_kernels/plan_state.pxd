@@ -5,6 +5,7 @@ from hetrl_kernels.contributions cimport Contributions
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.orders cimport Orders
 from hetrl_kernels.replicas cimport Replicas
+from hetrl_kernels.schedule cimport MAX_GROUPS
 from hetrl_kernels.tables cimport MAX_TASKS, Tables
 from hetrl_kernels.undo cimport Log
 
@@ -19,6 +20,15 @@ cdef enum:  # of a block on a node; several blocks by bitwise or
     FITS = 0
     TOO_SMALL = 1
     FORBIDDEN = 2
+
+
+cdef struct TaskTime:  # of replicas: what a task takes without gradient rings, optimizers and host traffic
+    const double* slow  # of the slowest replica
+    const double* first  # the same with what the first update has ahead; without such again `slow`
+    double more  # updates after the first
+    int group
+    double slow_before  # `slow` and `first` before the last move, and a little
+    double first_before
 
 
 cdef class PlanState(Arena):
@@ -39,8 +49,10 @@ cdef class PlanState(Arena):
     # the whole
     cdef int* sync_activity  # [syncs]
     cdef double* total  # [1] the current cost
-    cdef double[MAX_TASKS] slow_before  # what each task's slowest replica took before the last move, and a little
-    cdef double[MAX_TASKS] first_before
+    cdef TaskTime[MAX_TASKS] times
+    cdef unsigned int moved_tasks  # whose replicas the last move touched
+    cdef double[MAX_GROUPS] load  # seconds of the tasks of every group before the last move
+    cdef bint load_known
     cdef unsigned int stale_tasks
     cdef bint transfers_stale, schedule_stale
     cdef Outcome outcome
@@ -48,6 +60,9 @@ cdef class PlanState(Arena):
     cdef void gather_stale(self) noexcept nogil
     cdef bint slower(self) noexcept nogil
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil
+    cdef bint overloaded(self, double limit, unsigned int bounded, unsigned int known) noexcept nogil
+    cdef void read_load(self) noexcept nogil
+    cdef void keep(self, unsigned int tasks) noexcept nogil
     cdef double task_seconds(self, int task) noexcept nogil
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil
     cdef double cost(self, double limit) noexcept nogil

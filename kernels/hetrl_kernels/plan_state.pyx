@@ -9,11 +9,10 @@ schedule (`orders`). Everything a move writes can be taken back (`undo`), and eq
 
 from libc.math cimport INFINITY
 
-from hetrl_kernels.replica_tables cimport Slowest
-from hetrl_kernels.schedule cimport MAX_GROUPS
+from hetrl_kernels.replica_tables cimport Slowest, Strategy
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds
-from hetrl_kernels.undo cimport IntWrite, Write, forget, put, put_number, take_back
+from hetrl_kernels.undo cimport IntWrite, Write, forget, lowest_bit, put, put_number, take_back
 
 cdef enum:
     LEAST_ROOM = 1 << 20
@@ -47,6 +46,7 @@ cdef class PlanState(Arena):
         self.make_log()
         self.added = Contributions(self.replicas, plan)
         self.read_standing(plan)
+        self.read_times()
         self.orders = Orders()
         self.read_work()
         self.scale = scale
@@ -70,6 +70,19 @@ cdef class PlanState(Arena):
                 self.standing[shape * self.replicas.num_kinds + self.t.node_kind[node]] = (
                     FORBIDDEN if not int(types) >> self.t.node_type[node] & 1 else TOO_SMALL if need > self.t.node_limit[node] else FITS
                 )
+
+    def read_times(self):
+        """Where the replicas' part of every task's seconds is found."""
+        cdef int task
+        cdef TaskTime* time
+        cdef const Slowest* slowest
+        cdef const Strategy* strategy
+        for task in range(self.num_tasks):
+            time, slowest, strategy = self.times + task, self.replicas.slowest + task, self.replicas.strategies + task
+            time.slow = slowest.slow.top
+            time.first = slowest.first.top if slowest.scores_first else time.slow
+            time.more = self.t.num_updates - 1 if strategy.kind == TRAIN else 0
+            time.group = strategy.group
 
     def read_work(self):
         """Tasks, then weight syncs, as activities."""
@@ -112,7 +125,7 @@ cdef class PlanState(Arena):
         self.stale_tasks = (<unsigned int>1 << self.num_tasks) - 1
         self.transfers_stale = self.schedule_stale = True
         self.cost(INFINITY)
-        forget(&self.log)
+        self.keep((<unsigned int>1 << self.num_tasks) - 1)
 
     # --- the cost -----------------------------------------------------------------------------------------------
 
@@ -124,15 +137,13 @@ cdef class PlanState(Arena):
         self.added.transfers_stale = False
 
     cdef double task_seconds(self, int task) noexcept nogil:
-        cdef const Slowest* slowest = self.replicas.slowest + task
-        cdef double seconds, first
+        cdef const TaskTime* time = self.times + task
+        cdef double seconds
         cdef Rings* rings
         self.replicas.resolve(&self.log, task)
-        seconds = slowest.slow.top[0]
-        if self.replicas.strategies[task].kind == TRAIN:
+        seconds = time.first[0] + time.more * time.slow[0]
+        if self.added.of_task[task].rings >= 0:
             rings = self.added.rings + self.added.of_task[task].rings
-            first = slowest.first.top[0] if slowest.scores_first else seconds
-            seconds = first + (self.t.num_updates - 1) * seconds
             seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.added.largest(self.added.of_task[task].step))
             seconds += self.t.num_updates * reduce_seconds(self.t, self.links, rings, &self.log)
         if self.added.of_task[task].moved >= 0:
@@ -150,18 +161,21 @@ cdef class PlanState(Arena):
 
         What could not be worked out stays stale.
         """
+        cdef unsigned int left
         cdef int i
         cdef double seconds
         self.gather_stale()
         self.outcome = INFEASIBLE
         if self.added.num_over[0] > 0:
             return INFINITY
-        for i in range(self.num_tasks):
-            if self.stale_tasks >> i & 1:
-                seconds = self.task_seconds(i)
-                if not seconds * self.scale < <double>(<long long>1 << 60):
-                    return INFINITY
-                self.write_ticks(self.orders.work.seconds + i, seconds)
+        left = self.stale_tasks
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            seconds = self.task_seconds(i)
+            if not seconds * self.scale < <double>(<long long>1 << 60):
+                return INFINITY
+            self.write_ticks(self.orders.work.seconds + i, seconds)
         self.outcome = ABOVE_LIMIT
         if self.transfers_stale:
             for i in range(self.added.num_needs):
@@ -192,12 +206,33 @@ cdef class PlanState(Arena):
 
     # --- proposals ----------------------------------------------------------------------------------------------
 
+    cdef void keep(self, unsigned int tasks) noexcept nogil:
+        """Let the last move stand, which changed some tasks."""
+        cdef TaskTime* time
+        forget(&self.log)
+        self.load_known = False
+        while tasks:
+            time = self.times + lowest_bit(tasks)
+            tasks &= tasks - 1
+            time.slow_before = time.slow[0] * (1.0 + 1e-11)  # a little more: bounds do not sharpen what is as it was
+            time.first_before = time.first[0] * (1.0 + 1e-11)
+
+    cdef void read_load(self) noexcept nogil:
+        cdef int i
+        for i in range(self.num_groups):
+            self.load[i] = 0.0
+        for i in range(self.num_tasks):
+            self.load[self.times[i].group] += self.orders.work.seconds[i] * self.unit
+        self.load_known = True
+
     cdef bint slower(self) noexcept nogil:
         """Whether a task's slowest replica takes longer than before the move; if not, replicas make no group's load larger."""
-        cdef const Slowest* slowest = self.replicas.slowest
-        cdef int i
-        for i in range(self.num_tasks):
-            if slowest[i].slow.top[0] > self.slow_before[i] or (slowest[i].scores_first and slowest[i].first.top[0] > self.first_before[i]):
+        cdef const TaskTime* time
+        cdef unsigned int left = self.moved_tasks
+        while left:
+            time = self.times + lowest_bit(left)
+            left &= left - 1
+            if (time.slow[0] > time.slow_before) | (time.first[0] > time.first_before):
                 return True
         return False
 
@@ -207,32 +242,37 @@ cdef class PlanState(Arena):
         First by the bounds that the touched replicas give, which costs next to nothing, then by what the slowest take.
         ``changed`` are the tasks whose rings, optimizers and host traffic the move changes: of these only replicas count.
         """
+        cdef unsigned int stale = self.moved_tasks, left = stale
+        if not self.load_known:
+            self.read_load()
+        if self.overloaded(limit, stale, changed & ~stale):
+            return True
+        while left:
+            self.replicas.resolve(&self.log, lowest_bit(left))
+            left &= left - 1
+        return self.overloaded(limit, 0, stale | changed)
+
+    cdef bint overloaded(self, double limit, unsigned int bounded, unsigned int known) noexcept nogil:
+        """Whether a group's load exceeds a limit, where tasks take no less than their replicas: those touched, or the slowest."""
         cdef double[MAX_GROUPS] load
-        cdef double seconds, first
-        cdef const Slowest* slowest
-        cdef unsigned int stale = self.replicas.stale_tasks
-        cdef int i, turn
-        for turn in range(2):
-            for i in range(self.num_groups):
-                load[i] = 0.0
-            for i in range(self.num_tasks):
-                slowest = self.replicas.slowest + i
-                if stale >> i & 1 and turn == 0:
-                    seconds, first = self.replicas.least[i], self.replicas.least_first[i]
-                elif (stale | changed) >> i & 1:
-                    if stale >> i & 1:
-                        self.replicas.resolve(&self.log, i)
-                    seconds = slowest.slow.top[0]
-                    first = slowest.first.top[0] if slowest.scores_first else seconds
-                else:
-                    load[self.replicas.strategies[i].group] += self.orders.work.seconds[i] * self.unit
-                    continue
-                if self.replicas.strategies[i].kind == TRAIN:
-                    seconds = first + (self.t.num_updates - 1) * seconds
-                load[self.replicas.strategies[i].group] += seconds
-            for i in range(self.num_groups):
-                if load[i] > limit * (1.0 + 1e-9):
-                    return True
+        cdef const TaskTime* time
+        cdef const double* slow
+        cdef const double* first
+        cdef unsigned int left = bounded | known
+        cdef int i
+        for i in range(self.num_groups):
+            load[i] = self.load[i]
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            time = self.times + i
+            slow, first = time.slow, time.first
+            if bounded >> i & 1:
+                slow, first = &self.replicas.least[i], &self.replicas.least_first[i]
+            load[time.group] += first[0] + time.more * slow[0] - self.orders.work.seconds[i] * self.unit
+        for i in range(self.num_groups):
+            if load[i] > limit * (1.0 + 1e-9):
+                return True
         return False
 
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil:
@@ -242,18 +282,14 @@ cdef class PlanState(Arena):
         be taken back.
         """
         cdef bint all_stages = self.t.node_kind[first] != self.t.node_kind[second]
-        cdef const Slowest* slowest
         cdef int i
         self.replicas.turn += 1
-        for i in range(self.num_tasks):  # a little more than it took: bounds do not sharpen what is as it was
-            slowest = self.replicas.slowest + i
-            self.slow_before[i] = slowest.slow.top[0] * (1.0 + 1e-11)
-            self.first_before[i] = slowest.first.top[0] * (1.0 + 1e-11) if slowest.scores_first else 0.0
         for i in range(number):
             self.replicas.shift(&self.log, blocks[i], second if i < from_first else first)
         for i in range(number):
             self.replicas.touch(&self.log, blocks[i], all_stages)
         self.replicas.refresh(&self.log)
+        self.moved_tasks = self.replicas.stale_tasks
         if limit < INFINITY and self.slower() and self.exceeds(limit, self.added.changes(blocks, number, all_stages)):
             return False
         if number == 2 and from_first == 1:
