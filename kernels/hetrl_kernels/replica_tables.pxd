@@ -44,6 +44,7 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
     int prompts
     int scores  # whether it is one of a scoring task
     int bounded  # whether it is a long training pipeline, of which bounds come first
+    int unordered  # kinds of nodes are not slower or faster in everything
     int stamp
     int slower  # whether a stage of it may have become slower in this turn
     double useful  # tokens that a KV pool has use for
@@ -51,10 +52,8 @@ cdef struct Replica:  # one that spans blocks has a leaf of its own
 
 
 cdef struct Touch:  # a stage that an edge describes
-    int replica
-    int slot
-    int scores  # whether it is one of a scoring task
-    int unordered  # kinds of nodes are not slower or faster in everything
+    Replica* replica
+    void* where  # its passage if it scores, else its word
     const void* by_kind  # of nodes: seconds if it scores, else rank
     const void* by_link  # of links: the same
 
@@ -62,7 +61,8 @@ cdef struct Touch:  # a stage that an edge describes
 cdef struct Edge:  # a block of stages, and that of those which follow: all of them look different when either moves
     int block
     int next  # -1 after the last stage
-    int first_touch
+    int first_touch  # of those that score
+    int first_other
     int end_touch
 
 
@@ -95,7 +95,7 @@ cdef class ReplicaTables(Arena):
     cdef double* look_first
     cdef int* look_replicas
     cdef int* first_look_replica
-    cdef int* touched  # room for all replicas
+    cdef Replica** touched  # room for all
 
     cdef Maxima maxima(self, int number) except *
     cdef void read_pattern(self, Pattern* pattern, const Replica* replica) except *

@@ -52,7 +52,7 @@ cdef class ReplicaTables(Arena):
         self.node = <int*>self.room(self.num_blocks * sizeof(int))
         self.slot_word = <int*>self.state(self.num_slots * sizeof(int))
         self.passages = <Passage*>self.state(self.num_slots * sizeof(Passage))
-        self.touched = <int*>self.room(self.num_replicas * sizeof(int))
+        self.touched = <Replica**>self.room(self.num_replicas * sizeof(Replica*))
 
     def read_replicas(self, plan):
         """Replicas that span blocks become leaves; those inside one block form units by task."""
@@ -100,7 +100,9 @@ cdef class ReplicaTables(Arena):
         outer, inner = [[] for _ in range(self.num_blocks)], [[] for _ in range(self.num_blocks)]
         edges = []
         for e, ((block, following), stages) in enumerate(touches.items()):
-            edges.append((block, following, number, number + len(stages)))
+            scoring = [stage for stage in stages if self.replicas[<int>stage[0]].scores]
+            stages[:] = scoring + [stage for stage in stages if stage not in scoring]
+            edges.append((block, following, number, number + len(scoring), number + len(stages)))
             number += len(stages)
             if following in (-1, block):
                 inner[block].append(e)
@@ -116,10 +118,13 @@ cdef class ReplicaTables(Arena):
             for r, s in stages:
                 replica = self.replicas + r
                 pattern = self.patterns + replica.pattern
-                touch.replica, touch.slot, touch.scores, touch.unordered = r, s, replica.scores, not pattern.ordered
+                replica.unordered = not pattern.ordered
+                touch.replica = replica
                 if replica.scores:
+                    touch.where = self.passages + s
                     touch.by_kind, touch.by_link = pattern.forward + (s - replica.first) * self.num_kinds, pattern.send
                 else:
+                    touch.where = self.slot_word + s
                     touch.by_kind, touch.by_link = pattern.kind_rank, pattern.link_rank
                 touch += 1
 

@@ -30,6 +30,7 @@ cdef class Replicas(ReplicaTables):
         self, const Replica* replica, const int* nodes, const int* words, double tokens, double* slow, double* first) noexcept nogil
     cdef void shift(self, Log* log, int block, int target) noexcept nogil
     cdef void touch(self, Log* log, int block, bint all_stages) noexcept nogil
+    cdef void note(self, Replica* replica, bint slower) noexcept nogil
     cdef void refresh(self, Log* log) noexcept nogil
     cdef bint others_decide(self, const Replica* replica, double slow, double first) noexcept nogil
     cdef Entry* find(self, const Replica* replica, double tokens, const int* words) noexcept nogil

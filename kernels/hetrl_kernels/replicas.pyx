@@ -154,55 +154,55 @@ cdef class Replicas(ReplicaTables):
         cdef const Edge* end = self.edges + (self.first_edge[block + 1] if all_stages else self.first_inner[block])
         cdef const Touch* touch
         cdef const Touch* last
-        cdef Replica* replica
         cdef Passage* passage
+        cdef int* where
         # locals, because the compiler must assume that what the log takes might be a pointer of this object
         cdef const int* nodes = self.node
         cdef const Place* places = self.links.places
         cdef const int* between = self.links.between
         cdef const Touch* touches = self.touches
-        cdef int* slot_word = self.slot_word
-        cdef int* touched = self.touched
-        cdef Passage* passages = self.passages
-        cdef Replica* replicas = self.replicas
         cdef double work, send
-        cdef int num_groups = self.links.num_groups, turn = self.turn, num_touched = self.num_touched
-        cdef int node, kind, link, word, before
-        cdef bint slower, fresh = self.fresh
+        cdef int num_groups = self.links.num_groups, node, kind, link, word, before
+        cdef bint slower
         while edge < end:
             node = nodes[edge.block]
             kind = places[node].kind
             link = 1 + link_of(places, between, num_groups, node, nodes[edge.next]) if edge.next >= 0 else 0
-            touch, last = touches + edge.first_touch, touches + edge.end_touch
-            edge += 1
+            touch, last = touches + edge.first_touch, touches + edge.first_other
             while touch < last:
-                if touch.scores:
-                    passage = passages + touch.slot
-                    work, send = (<const double*>touch.by_kind)[kind], (<const double*>touch.by_link)[link]
-                    slower = (work > passage.work) | (send > passage.send)
-                    if passage.work != work:
-                        put_number(log, &passage.work, work)
-                    elif passage.send == send:
-                        touch += 1
-                        continue
+                passage = <Passage*>touch.where
+                work, send = (<const double*>touch.by_kind)[kind], (<const double*>touch.by_link)[link]
+                slower = (work > passage.work) | (send > passage.send)
+                if passage.work != work:
+                    put_number(log, &passage.work, work)
+                    if passage.send != send:
+                        put_number(log, &passage.send, send)
+                    self.note(touch.replica, slower)
+                elif passage.send != send:
                     put_number(log, &passage.send, send)
-                else:
-                    word = stage_word((<const int*>touch.by_kind)[kind], (<const int*>touch.by_link)[link])
-                    before = slot_word[touch.slot]
-                    if word == before:
-                        touch += 1
-                        continue
-                    put_int(log, slot_word + touch.slot, word)
-                    slower = touch.unordered | (word >> LINK_BITS > before >> LINK_BITS) | ((word & LINK_MASK) > (before & LINK_MASK))
-                replica = replicas + touch.replica
-                if replica.stamp != turn:
-                    replica.stamp = turn
-                    replica.slower = fresh
-                    touched[num_touched] = touch.replica
-                    num_touched += 1
-                replica.slower |= slower
+                    self.note(touch.replica, slower)
                 touch += 1
-        self.num_touched = num_touched
+            last = touches + edge.end_touch
+            while touch < last:
+                where = <int*>touch.where
+                word, before = stage_word((<const int*>touch.by_kind)[kind], (<const int*>touch.by_link)[link]), where[0]
+                if word != before:
+                    put_int(log, where, word)
+                    self.note(
+                        touch.replica,
+                        touch.replica.unordered | (word >> LINK_BITS > before >> LINK_BITS) | ((word & LINK_MASK) > (before & LINK_MASK)),
+                    )
+                touch += 1
+            edge += 1
+
+    cdef inline void note(self, Replica* replica, bint slower) noexcept nogil:
+        """A stage of a replica looks different."""
+        if replica.stamp != self.turn:
+            replica.stamp = self.turn
+            replica.slower = self.fresh
+            self.touched[self.num_touched] = replica
+            self.num_touched += 1
+        replica.slower |= slower
 
     cdef void refresh(self, Log* log) noexcept nogil:
         """Seconds of the replicas that were touched; of long training pipelines only bounds where no more is known."""
@@ -215,7 +215,7 @@ cdef class Replicas(ReplicaTables):
         for i in range(self.num_tasks):
             self.least[i] = self.least_first[i] = 0.0
         for i in range(self.num_touched):
-            replica = self.replicas + self.touched[i]
+            replica = self.touched[i]
             self.stale_tasks |= <unsigned int>1 << replica.task
             if not replica.slower:
                 self.loosen(log, replica)
