@@ -109,7 +109,8 @@ cdef class Contributions(Arena):
     def step_seconds(self, double total, int node):
         """Seconds of an optimizer step on a device."""
         cdef int kind = self.t.node_type[node]
-        return self.t.calibration[kind, PHASE_OPTIMIZER, 0] * (total / self.t.type_bandwidth[kind]) + self.t.calibration[kind, PHASE_OPTIMIZER, 1]
+        cdef double seconds = total / self.t.type_bandwidth[kind]
+        return self.t.calibration[kind, PHASE_OPTIMIZER, 0] * seconds + self.t.calibration[kind, PHASE_OPTIMIZER, 1]
 
     def read_transfers(self, plan, list replicas, list block_of, list tallies, list rows, list received):
         """Data between tasks on different devices, and weight syncs from training tasks to others of their role."""

@@ -34,3 +34,20 @@ cdef inline int count_sum(unsigned long long word) noexcept nogil:
 
 cdef inline int count_at(unsigned long long word, int lane) noexcept nogil:
     return <int>(word >> 8 * lane) & 255
+
+
+cdef extern from *:
+    """
+    typedef short Maxima __attribute__((vector_size(16)));
+    typedef long long WordPair __attribute__((vector_size(16)));
+    static inline Maxima larger(Maxima a, Maxima b) { Maxima over = a > b; return (a & over) | (b & ~over); }
+    static inline Maxima maxima_of(long long low, long long high) { return (Maxima)(WordPair){low, high}; }
+    static inline long long low_word(Maxima a) { return ((WordPair)a)[0]; }
+    static inline long long high_word(Maxima a) { return ((WordPair)a)[1]; }
+    """
+    ctypedef struct Maxima:  # eight short numbers, of each of which the largest is sought
+        pass
+    Maxima larger(Maxima a, Maxima b) noexcept nogil
+    Maxima maxima_of(long long low, long long high) noexcept nogil
+    long long low_word(Maxima a) noexcept nogil
+    long long high_word(Maxima a) noexcept nogil

@@ -1,6 +1,7 @@
 """Gradient rings of one training task, kept up to date while tensor groups change nodes."""
 
 from hetrl_kernels.arena cimport Arena
+from hetrl_kernels.lanes cimport Maxima
 from hetrl_kernels.links cimport Links
 from hetrl_kernels.memory cimport State
 from hetrl_kernels.tables cimport Tables
@@ -13,9 +14,10 @@ cdef struct Hops:  # how often each kind of link occurs, and which do, by latenc
     long long* by_bandwidth
 
 
-cdef struct Look:  # all of a ring that its seconds depend on, packed into two words
-    unsigned long long links
+cdef struct Look:  # all of a ring that its seconds depend on
+    unsigned long long links  # ranks of the slowest, between nodes and inside those with several members; see `look_of`
     unsigned long long nodes
+    unsigned long long rest
 
 
 cdef struct Known:  # seconds of a ring that has been seen before
@@ -51,6 +53,8 @@ cdef struct Rings:
     int hop_words
     long long* own  # [P, words] nodes of a stage in the order of their own links; this and the next for `two_levels` alone
     Tally* on_node  # [P] nodes by number of members
+    Maxima* of_hop  # [kinds] what a link between nodes adds to a look
+    Maxima* of_node  # [N, 2] what a node adds with one member, and with several
     Known* known
     double* seconds  # [P]
     double* worst  # [1] largest of them

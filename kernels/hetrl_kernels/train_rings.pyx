@@ -7,7 +7,9 @@ are counted by kind of link, so that a tensor group that changes its node change
 take equally long, and few looks are ever seen: their seconds are looked up.
 """
 
-from hetrl_kernels.lanes cimport LANES, below, bits_of, count_at, count_sum, num_flags, occupied
+from hetrl_kernels.lanes cimport (
+    LANES, Maxima, below, bits_of, count_at, count_sum, high_word, larger, low_word, maxima_of, num_flags, occupied,
+)
 from hetrl_kernels.layouts cimport StageRing
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.memory cimport FSDP, NO_SHARDING, train_state
@@ -37,7 +39,7 @@ cdef void make_rings(
     Rings* rings, Arena arena, Tables t, Links links, int task, list layers, int degree, int num_replicas, int sharding,
     int most_members, bint on_host) except *:
     """Rings without members; ``arena`` owns their memory."""
-    cdef int n = t.num_nodes, stages = len(layers), j, first = 0
+    cdef int n = t.num_nodes, stages = len(layers), j, first = 0, own, kind
     rings.task = task
     rings.num_stages = stages
     rings.num_lanes = (stages + LANES - 1) // LANES if num_replicas > 1 or on_host else 0
@@ -62,9 +64,19 @@ cdef void make_rings(
     rings.inner = hops(arena, stages, links.num_kinds)
     rings.own = <long long*>arena.state(stages * links.words * sizeof(long long))
     rings.on_node = tallies(arena, stages, most_members + 1)
+    rings.of_hop = <Maxima*>arena.room(links.num_kinds * sizeof(Maxima))
+    for j in range(links.num_kinds):
+        rings.of_hop[j] = maxima_of(four(links.latency_rank[j] + 1, NO_RANK - links.bandwidth_rank[j], 0, 0), 0)
+    rings.of_node = <Maxima*>arena.room(2 * n * sizeof(Maxima))
+    for j in range(n):
+        own, kind = NO_RANK - links.own_rank[j] if rings.two_levels else 0, links.places[j].own_link
+        rings.of_node[2 * j] = maxima_of(0, four(0, own, 0, 0))
+        rings.of_node[2 * j + 1] = maxima_of(
+            four(0, 0, links.latency_rank[kind] + 1, NO_RANK - links.bandwidth_rank[kind]), four(0, own, 0, 0)
+        )
     rings.known = <Known*>arena.room((1 << KNOWN_BITS) * sizeof(Known))
     for j in range(1 << KNOWN_BITS):
-        rings.known[j].look.nodes = ~<unsigned long long>0  # no ring looks like this
+        rings.known[j].look.rest = ~<unsigned long long>0  # no ring looks like this
     rings.seconds = <double*>arena.state(stages * sizeof(double))
     rings.worst = <double*>arena.state(sizeof(double))
     rings.by_state = heavy(arena, [
@@ -262,60 +274,46 @@ cdef double node_optimizer(Tables t, const Rings* rings, int node) noexcept nogi
 
 # --- seconds of a ring ----------------------------------------------------------------------------------------------
 
-cdef double ring_seconds(Tables t, Links links, const Rings* rings, Look look) noexcept nogil:
+cdef double ring_seconds(Tables t, Links links, const Rings* rings, const Look* look) noexcept nogil:
     """Seconds of a ring from what it looks like."""
     cdef StageRing ring
-    cdef int stage = look.nodes & 63, flows = look_flows(look), inner = look.links >> 24 & 8191
-    ring.kind = look.nodes >> 13 & 63
-    if flows == 0:
-        ring.num_nodes = 1
-        ring.inner_node = links.own_node[look.links]
-        ring.two_level = False
-    else:
-        ring.outer_latency = ring.latency = links.latency[look.links & 4095]
-        ring.outer_bandwidth = ring.bandwidth = links.bandwidth[look.links >> 12 & 4095] / (flows * rings.degree)
-        if inner:
-            ring.latency = fmax(ring.latency, links.latency[inner - 1])
-            ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[(look.links >> 37) - 1])
-        ring.num_nodes = 2 + (look.nodes >> 19 & 4095)
-        ring.inner_node = links.own_node[look.nodes >> 31 & 4095]
-        ring.per_node = look.nodes >> 43
-        ring.two_level = ring.per_node > 1
-    return update_seconds(t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + stage, rings.num_micro_batches)
+    cdef int inner_latency = look.links >> 32 & 65535, flows = look.nodes & 65535, own = look.nodes >> 16 & 65535
+    ring.kind = look.rest >> 6 & 63
+    ring.num_nodes = look.rest >> 12
+    ring.inner_node = links.own_node[NO_RANK - own] if own > 0 else -1
+    ring.two_level = False
+    if ring.num_nodes > 1:
+        ring.outer_latency = ring.latency = links.latency[(look.links & 65535) - 1]
+        ring.outer_bandwidth = ring.bandwidth = links.bandwidth[NO_RANK - (look.links >> 16 & 65535)] / (flows * rings.degree)
+        if inner_latency > 0:
+            ring.latency = fmax(ring.latency, links.latency[inner_latency - 1])
+            ring.bandwidth = fmin(ring.bandwidth, links.bandwidth[NO_RANK - (look.links >> 48)])
+        ring.per_node = look.nodes >> 32 & 65535
+        ring.two_level = ring.per_node > 1 and ring.per_node == NO_RANK - <int>(look.nodes >> 48)
+    return update_seconds(
+        t, &ring, 1, rings.num_replicas, rings.sharding, rings.states + (look.rest & 63), rings.num_micro_batches
+    )
 
 
-cdef inline int look_flows(Look look) noexcept nogil:
-    return look.nodes >> 6 & 127
+# The numbers of a look are chosen such that larger ones decide and 0 stands for none: ranks of latencies plus 1, and what
+# ranks of bandwidths and fewest members lack to `NO_RANK`. Those of links are latency and bandwidth between nodes, then inside
+# those with several members; those of nodes are rings that leave, the own link, most members, and fewest.
+
+cdef inline long long four(int first, int second, int third, int fourth) noexcept nogil:
+    return first | second << 16 | <long long>third << 32 | <long long>fourth << 48
+
+
+cdef inline Look look_of(Maxima most, int num_nodes, int stage, int kind) noexcept nogil:
+    """``num_nodes`` only tells one from several, unless gradients may be reduced in two levels; ``kind`` is the first node's."""
+    cdef Look look
+    look.links, look.nodes = low_word(most), high_word(most)
+    look.rest = stage | kind << 6 | num_nodes << 12
+    return look
 
 
 cdef inline Look look_of_node(Tables t, Links links, int stage, int node) noexcept nogil:
-    """Of a ring inside one node: how fast it is there."""
-    cdef Look look
-    look.links = links.own_rank[node]
-    look.nodes = stage | t.node_type[node] << 13
-    return look
-
-
-cdef inline Look look_of_nodes(
-    Tables t, int latency, int bandwidth, int inner_latency, int inner_bandwidth, int stage, int flows, int first) noexcept nogil:
-    """Of a ring over several nodes: ranks of its slowest links between nodes, and inside those with several members, plus one
-    or 0 if there are none; rings that share a card; the type of the first node's devices."""
-    cdef Look look
-    look.links = (
-        <unsigned long long>latency | <unsigned long long>bandwidth << 12 | <unsigned long long>inner_latency << 24
-        | <unsigned long long>inner_bandwidth << 37
-    )
-    look.nodes = stage | flows << 6 | t.node_type[first] << 13
-    return look
-
-
-cdef inline void add_levels(Look* look, int num_nodes, int own, int most, int least) noexcept nogil:
-    """What rings of two levels ask for besides: the node that is slowest inside, and how many members each has if all have
-    equally many."""
-    look.nodes |= (
-        <unsigned long long>(num_nodes - 2) << 19 | <unsigned long long>own << 31
-        | <unsigned long long>(most if most == least else 0) << 43
-    )
+    """Of a ring inside one node."""
+    return look_of(maxima_of(0, four(0, NO_RANK - links.own_rank[node], 0, 0)), 1, stage, t.node_type[node])
 
 
 cdef inline bint meet(const long long* a, const long long* b, int words) noexcept nogil:
@@ -331,78 +329,70 @@ cdef inline Look read_counts(Tables t, Links links, const Rings* rings, int stag
     cdef const Hops* outer = rings.outer + stage
     cdef const Hops* inner = rings.inner + stage
     cdef const long long* present = rings.present + stage * links.words
-    cdef int first = first_bit(present, links.words), most, flows
-    cdef Look look
+    cdef int first = first_bit(present, links.words), flows, num_nodes = 2, own = NO_RANK, most = 0, least = NO_RANK
     if count_at(rings.members[first * rings.num_lanes + stage // LANES], stage % LANES) == rings.all:
         return look_of_node(t, links, stage, first)
     # no more than before leave the nodes that have not changed
     flows = higher(count_at(rings.flows[stage // LANES], stage % LANES), rings.most_leaving)
     while not meet(present, rings.with_leaving + flows * links.words, links.words):
         flows -= 1
-    look = look_of_nodes(
-        t, last_bit(outer.by_latency, rings.hop_words), first_bit(outer.by_bandwidth, rings.hop_words),
-        last_bit(inner.by_latency, rings.hop_words) + 1, first_bit(inner.by_bandwidth, rings.hop_words) + 1, stage, flows, first,
-    )
     if rings.two_levels:
-        most = highest(rings.on_node + stage)
-        add_levels(
-            &look, <int>rings.on_node[stage].count[most], first_bit(rings.own + stage * links.words, links.words),
-            most, lowest(rings.on_node + stage),
-        )
-    return look
+        own = first_bit(rings.own + stage * links.words, links.words)
+        most, least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
+        num_nodes = <int>rings.on_node[stage].count[most]  # all of them where it matters
+    return look_of(
+        maxima_of(
+            four(
+                last_bit(outer.by_latency, rings.hop_words) + 1, NO_RANK - first_bit(outer.by_bandwidth, rings.hop_words),
+                last_bit(inner.by_latency, rings.hop_words) + 1, NO_RANK - first_bit(inner.by_bandwidth, rings.hop_words),
+            ),
+            four(flows, NO_RANK - own, most, NO_RANK - least),
+        ),
+        num_nodes, stage, t.node_type[first],
+    )
 
 
 cdef inline Look read_nodes(Tables t, Links links, const Rings* rings, int stage) noexcept nogil:
     """The same of a ring of few members, node by node."""
     cdef const long long* present = rings.present + stage * links.words
     cdef const long long* members = rings.members + stage // LANES
-    cdef const Place* places = links.places
     cdef const int* between  # links from the node before
-    cdef unsigned long long word = 0
-    cdef int i = 0, lane = stage % LANES, first = first_bit(present, links.words), node = first, kind, number
-    cdef int latency = -1, bandwidth = NO_RANK, inner_latency = -1, inner_bandwidth = NO_RANK, flows = 0
-    cdef int num_nodes = 0, own = NO_RANK, most = 0, least = NO_RANK
-    cdef Look look
+    cdef unsigned long long word
+    cdef int i, lane = stage % LANES, first = first_bit(present, links.words), node, number, group, num_nodes = 2
+    cdef Maxima most
     if count_at(members[first * rings.num_lanes], lane) == rings.all:
         return look_of_node(t, links, stage, first)
+    most = maxima_of(0, 0)
     between = NULL
     for i in range(links.words):
         word = present[i]
         while word:
             node = 64 * i + lowest_bit(word)
             word &= word - 1
-            if node != first:
-                kind = between[places[node].group]
-                latency = higher(latency, links.latency_rank[kind])
-                bandwidth = lower(bandwidth, links.bandwidth_rank[kind])
-            between = links.between + places[node].group * links.num_groups
-            flows = higher(flows, <int>rings.leaving[node])
+            group = links.places[node].group
             number = count_at(members[node * rings.num_lanes], lane)
-            if number > 1:
-                kind = places[node].own_link
-                inner_latency = higher(inner_latency, links.latency_rank[kind])
-                inner_bandwidth = lower(inner_bandwidth, links.bandwidth_rank[kind])
+            if between != NULL:
+                most = larger(most, rings.of_hop[between[group]])
+            between = links.between + group * links.num_groups
+            most = larger(most, rings.of_node[2 * node + (number > 1)])
+            most = larger(most, maxima_of(0, rings.leaving[node]))
             if rings.two_levels:
+                most = larger(most, maxima_of(0, four(0, 0, number, NO_RANK - number)))
                 num_nodes += 1
-                most, least = higher(most, number), lower(least, number)
-                own = lower(own, links.own_rank[node])
-    kind = between[places[first].group]
-    look = look_of_nodes(
-        t, higher(latency, links.latency_rank[kind]), lower(bandwidth, links.bandwidth_rank[kind]),
-        inner_latency + 1, inner_bandwidth + 1, stage, flows, first,
-    )
-    if rings.two_levels:
-        add_levels(&look, num_nodes, own, most, least)
-    return look
+    most = larger(most, rings.of_hop[between[links.places[first].group]])
+    return look_of(most, num_nodes - 2 if rings.two_levels else num_nodes, stage, t.node_type[first])
 
 
-cdef inline double known_seconds(Tables t, Links links, Rings* rings, Look look) noexcept nogil:
+cdef inline double known_seconds(Tables t, Links links, Rings* rings, const Look* look) noexcept nogil:
     """Seconds of a ring, looked up by what it looks like."""
-    cdef unsigned long long place = look.links * <unsigned long long>0x9E3779B97F4A7C15 ^ look.nodes * <unsigned long long>0xC2B2AE3D27D4EB4F
+    cdef unsigned long long place = (
+        look.links * <unsigned long long>0x9E3779B97F4A7C15 ^ look.nodes * <unsigned long long>0xC2B2AE3D27D4EB4F
+        ^ look.rest * <unsigned long long>0x165667B19E3779F9
+    )
     cdef Known* known = rings.known + (place >> (64 - KNOWN_BITS))
-    if known.look.links != look.links or known.look.nodes != look.nodes:
+    if known.look.links != look.links or known.look.nodes != look.nodes or known.look.rest != look.rest:
         known.seconds = ring_seconds(t, links, rings, look)
-        known.look = look
+        known.look = look[0]
     return known.seconds
 
 
@@ -418,10 +408,10 @@ cdef double reduce_seconds(Tables t, Links links, Rings* rings, Log* log) noexce
         rings.stale &= rings.stale - 1
         look = read_nodes(t, links, rings, j) if rings.few else read_counts(t, links, rings, j)
         flows = rings.flows + j // LANES
-        differ = count_at(flows[0], j % LANES) ^ look_flows(look)
+        differ = count_at(flows[0], j % LANES) ^ <int>(look.nodes & 65535)
         if differ:
             put(log, flows, flows[0] ^ <long long>differ << 8 * (j % LANES))
-        seconds = known_seconds(t, links, rings, look)
+        seconds = known_seconds(t, links, rings, &look)
         if seconds != rings.seconds[j]:
             put_number(log, rings.seconds + j, seconds)
             changed = True
