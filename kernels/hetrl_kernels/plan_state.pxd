@@ -26,9 +26,9 @@ cdef struct TaskTime:  # of replicas: what a task takes without gradient rings, 
     const double* slow  # of the slowest replica
     const double* first  # the same with what the first update has ahead; without such again `slow`
     double more  # updates after the first
-    int group
     double slow_before  # `slow` and `first` before the last move, and a little
     double first_before
+    double seconds_before  # all that the task took, where the loads of groups are known
 
 
 cdef class PlanState(Arena):
@@ -51,6 +51,7 @@ cdef class PlanState(Arena):
     cdef double* total  # [1] the current cost
     cdef TaskTime[MAX_TASKS] times
     cdef unsigned int moved_tasks  # whose replicas the last move touched
+    cdef unsigned int[MAX_GROUPS] group_tasks
     cdef double[MAX_GROUPS] load  # seconds of the tasks of every group before the last move
     cdef bint load_known
     cdef unsigned int stale_tasks

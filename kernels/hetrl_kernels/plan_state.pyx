@@ -82,7 +82,7 @@ cdef class PlanState(Arena):
             time.slow = slowest.slow.top
             time.first = slowest.first.top if slowest.scores_first else time.slow
             time.more = self.t.num_updates - 1 if strategy.kind == TRAIN else 0
-            time.group = strategy.group
+            self.group_tasks[strategy.group] |= <unsigned int>1 << task
 
     def read_work(self):
         """Tasks, then weight syncs, as activities."""
@@ -222,7 +222,8 @@ cdef class PlanState(Arena):
         for i in range(self.num_groups):
             self.load[i] = 0.0
         for i in range(self.num_tasks):
-            self.load[self.times[i].group] += self.orders.work.seconds[i] * self.unit
+            self.times[i].seconds_before = self.orders.work.seconds[i] * self.unit
+            self.load[self.replicas.strategies[i].group] += self.times[i].seconds_before
         self.load_known = True
 
     cdef bint slower(self) noexcept nogil:
@@ -254,24 +255,24 @@ cdef class PlanState(Arena):
 
     cdef bint overloaded(self, double limit, unsigned int bounded, unsigned int known) noexcept nogil:
         """Whether a group's load exceeds a limit, where tasks take no less than their replicas: those touched, or the slowest."""
-        cdef double[MAX_GROUPS] load
         cdef const TaskTime* time
         cdef const double* slow
         cdef const double* first
-        cdef unsigned int left = bounded | known
-        cdef int i
-        for i in range(self.num_groups):
-            load[i] = self.load[i]
-        while left:
-            i = lowest_bit(left)
-            left &= left - 1
-            time = self.times + i
-            slow, first = time.slow, time.first
-            if bounded >> i & 1:
-                slow, first = &self.replicas.least[i], &self.replicas.least_first[i]
-            load[time.group] += first[0] + time.more * slow[0] - self.orders.work.seconds[i] * self.unit
-        for i in range(self.num_groups):
-            if load[i] > limit * (1.0 + 1e-9):
+        cdef unsigned int left
+        cdef double load
+        cdef int group, i
+        for group in range(self.num_groups):
+            load = self.load[group]
+            left = self.group_tasks[group] & (bounded | known)
+            while left:
+                i = lowest_bit(left)
+                left &= left - 1
+                time = self.times + i
+                slow, first = time.slow, time.first
+                if bounded >> i & 1:
+                    slow, first = &self.replicas.least[i], &self.replicas.least_first[i]
+                load += first[0] + time.more * slow[0] - time.seconds_before
+            if load > limit * (1.0 + 1e-9):
                 return True
         return False
 
