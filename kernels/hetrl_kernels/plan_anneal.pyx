@@ -10,6 +10,7 @@ from libc.math cimport INFINITY, log, pow
 from libc.string cimport memcpy
 
 from hetrl_kernels.contributions cimport Alike
+from hetrl_kernels.links cimport Place
 from hetrl_kernels.plan_state cimport ABOVE_LIMIT, COSTED, FITS, FORBIDDEN, INFEASIBLE, TOO_SMALL, PlanState
 from hetrl_kernels.random cimport random_below, random_bits, random_part
 from hetrl_kernels.replicas cimport Replicas
@@ -165,6 +166,8 @@ cdef class PlanAnnealer(PlanState):
         cdef unsigned long long fraction = random_bits(random)
         cdef int kind = random_part(&fraction, 20), block = random_part(&fraction, self.num_blocks), first = self.node[block], place
         cdef const Body* body = self.bodies + block
+        cdef const Body* other
+        cdef const Place* places
         self.blocks[0] = block
         self.first, self.from_first, self.number = first, 1, 2
         if kind < INSIDE_GROUP:
@@ -173,8 +176,6 @@ cdef class PlanAnnealer(PlanState):
             place = random_part(&fraction, body.num_others)
             self.blocks[1] = self.alike[body.first_alike + place + (place >= body.place)]
             self.second = self.node[self.blocks[1]]
-            if self.second == first:
-                return FORBIDDEN
         elif self.t.num_nodes == 1:
             return FORBIDDEN
         else:
@@ -187,7 +188,16 @@ cdef class PlanAnnealer(PlanState):
                 body, random_part(&fraction, self.num_on[self.second]), between_groups
             ):
                 return FORBIDDEN
-        return self.worst_standing()
+        if self.some_idle and not self.same_price():
+            return FORBIDDEN
+        if self.number != 2 or self.from_first != 1:
+            return self.worst_standing()
+        other = self.bodies + self.blocks[1]
+        places = self.links.places
+        return (  # nowhere if both are twins or on one node: said without a branch, which would often be taken and often not
+            body.standing[places[self.second].kind] | other.standing[places[first].kind]
+            | FORBIDDEN * ((body.twin == other.twin) | (self.second == first))
+        )
 
     cdef bint take_all(self) noexcept nogil:
         """Whole nodes change places; False if that is not possible or only exchanges their names."""
@@ -222,15 +232,9 @@ cdef class PlanAnnealer(PlanState):
         return False
 
     cdef int worst_standing(self) noexcept nogil:
-        """How the blocks of the move stand where they go; nowhere if two are twins, or if devices in use would cost something else."""
+        """How the blocks of the move stand where they go."""
         cdef const Body* bodies = self.bodies
         cdef int first_kind = self.links.places[self.first].kind, second_kind = self.links.places[self.second].kind, i, worst = FITS
-        if self.some_idle and not self.same_price():
-            return FORBIDDEN
-        if self.number == 2 and self.from_first == 1:
-            if bodies[self.blocks[0]].twin == bodies[self.blocks[1]].twin:
-                return FORBIDDEN
-            return bodies[self.blocks[0]].standing[second_kind] | bodies[self.blocks[1]].standing[first_kind]
         for i in range(self.number):
             worst |= bodies[self.blocks[i]].standing[second_kind if i < self.from_first else first_kind]
         return worst
