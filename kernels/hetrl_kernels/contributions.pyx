@@ -331,7 +331,10 @@ cdef class Contributions(Arena):
         if more != 0:
             self.change_host(log, node, -more)
             self.change_host(log, target, more)
-        over = (self.need[block] > target_limit) - (self.need[block] > limit) + (self.need[other] > limit) - (self.need[other] > target_limit)
+        over = (
+            (self.need[block] > target_limit) - (self.need[block] > limit)
+            + (self.need[other] > limit) - (self.need[other] > target_limit)
+        )
         if over != 0:
             put(log, self.num_over, self.num_over[0] + over)
         if mine.members != theirs.members:
