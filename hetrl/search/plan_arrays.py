@@ -22,12 +22,14 @@ from hetrl.search.context import SearchContext
 from hetrl.spec.devices import DTYPE_BYTES
 from hetrl.spec.fleet_rules import dtype_problems
 from hetrl.spec.job import Job
+from hetrl.spec.topology import Topology
 from hetrl.spec.workflow import Task
 from hetrl.workload.memory import kv_bytes_per_token, stage_parameters
 
 MOST_LINK_KINDS = 4096
 MOST_STAGES = 64
 MOST_NODE_DEVICES = 127
+MOST_DEVICE_TYPES = 64
 """Sizes that the kernel is built for."""
 
 Floats = NDArray[np.float64]
@@ -65,7 +67,7 @@ def plan_arrays(context: SearchContext, plan: Plan) -> PlanArrays | None:
     """
     job, topology = context.job, context.job.topology
     links = int(context.tables.link_kind.max()) + 1
-    if links > MOST_LINK_KINDS or max(node.num_devices for node in topology.nodes) > MOST_NODE_DEVICES:
+    if links > MOST_LINK_KINDS or not _covered_fleet(topology):
         return None
     if not all(_covered(job, each) for each in plan.tasks):
         return None
@@ -134,6 +136,13 @@ def _ints(values: object) -> Ints:
 
 def _floats(values: object) -> Floats:
     return np.ascontiguousarray(values, dtype=np.float64)
+
+
+def _covered_fleet(topology: Topology) -> bool:
+    return (
+        len({node.device_type.name for node in topology.nodes}) <= MOST_DEVICE_TYPES
+        and max(node.num_devices for node in topology.nodes) <= MOST_NODE_DEVICES
+    )
 
 
 def _covered(job: Job, plan: TaskPlan) -> bool:

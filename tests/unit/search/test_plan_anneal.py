@@ -210,6 +210,22 @@ def test_one_chain_per_seed() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_plans_on_very_large_nodes_are_left_alone() -> None:
+    """Members of a gradient ring on a node are counted in seven bits."""
+    model = "Qwen2.5-0.5B"
+    for devices, covered in ((127, True), (128, False)):
+        nodes = [{"id": name, "gpus": devices, "type": "H100", "interconnect": "PCIe-Gen4"} for name in "ab"]
+        values = {
+            "workflow": {"algorithm": "DPO", "actor_model": model, "reference_model": model, "online": False},
+            "cluster_topology": {"nodes": nodes},
+        }
+        context = context_of(job_from_values(values, source="two large nodes"))
+        plans = list(islice(feasible_plans(context, 1), 4))
+        assert {plan_arrays(context, plan) is not None for plan in plans} == {covered}
+        if covered:
+            assert any(math.isfinite(seconds) for plan in plans for seconds in check(context, plan, 1, 3))
+
+
 def test_plans_outside_the_kernel_are_left_alone() -> None:
     """A tensor group over two nodes of one host; micro-batches that the tables do not list."""
     node = {"gpus": 1, "type": "H100", "interconnect": "PCIe-Gen4", "host": "one"}
