@@ -10,11 +10,9 @@ cdef extern from *:
     """
     static inline int lowest_bit(unsigned long long word) { return __builtin_ctzll(word); }
     static inline int highest_bit(unsigned long long word) { return 63 - __builtin_clzll(word); }
-    static inline void prefetch(const void* address) { __builtin_prefetch(address); }
     """
     int lowest_bit(unsigned long long word) noexcept nogil
     int highest_bit(unsigned long long word) noexcept nogil
-    void prefetch(const void* address) noexcept nogil
 
 
 cdef struct Write:
@@ -105,17 +103,6 @@ cdef inline void raise_leaf(Log* log, double* tree, int size, int leaf, double v
         if tree[node] == top:
             return
         put_number(log, tree + node, top)
-
-
-cdef inline int top_leaf(const double* tree, int size) noexcept nogil:
-    """A leaf that holds the maximum."""
-    cdef int node = 1, below = highest_bit(size)  # levels
-    while below > 0:
-        node <<= (below - 1) % 3 + 1
-        below = (below - 1) // 3 * 3
-        while tree[node] != tree[1]:
-            node += 1
-    return node - size
 
 
 cdef struct Tally:  # how often each rank occurs, and a bit for those that do
