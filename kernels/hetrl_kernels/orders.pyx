@@ -321,3 +321,42 @@ cdef class Orders:
             self.free_at[work.first_group[i]] = first_free
             if self.best == self.floor:
                 return
+
+
+def shortest_schedules(list activities, list ticks):
+    """Shortest schedules of some activities, one after the other, as while a plan is annealed.
+
+    Parameters
+    ----------
+    activities
+        ``(group, group, needs)`` of each: the groups that it keeps busy, twice the same if it is one, and the earlier activities
+        that it needs.
+    ticks
+        ``(seconds, transfers)`` of every schedule: of each activity, and of each of its needs, as lists of whole numbers.
+
+    Returns
+    -------
+    list of int
+        End of every schedule.
+
+    Raises
+    ------
+    ValueError
+        More activities or groups than there is room for.
+    """
+    cdef Orders orders = Orders()
+    cdef int i, j
+    if len(activities) > MAX_ACTIVITIES or not all([0 <= g < MAX_GROUPS for first, second, _ in activities for g in (first, second)]):
+        raise ValueError(f"at most {MAX_ACTIVITIES} activities of {MAX_GROUPS} groups")
+    for first, second, needs in activities:
+        orders.add(first, second, needs)
+        orders.work.num_groups = max(orders.work.num_groups, first + 1, second + 1)
+    orders.arrange()
+    ends = []
+    for seconds, transfers in ticks:
+        for i in range(len(activities)):
+            orders.work.seconds[i] = seconds[i]
+            for j in range(len(activities[i][2])):
+                orders.work.arcs[orders.work.first_arc[i] + j].transfer = transfers[i][j]
+        ends.append(orders.shortest(INFINITY))
+    return ends

@@ -1,0 +1,3 @@
+def shortest_schedules(
+    activities: list[tuple[int, int, list[int]]], ticks: list[tuple[list[int], list[list[int]]]]
+) -> list[int]: ...
