@@ -34,7 +34,7 @@ test-all: venv ## run the slow tests and those with real workers, one after the 
 	$(BIN)/python -m pytest -m "slow or runtime or gpu"
 
 asan: venv ## run the tests of the kernels with AddressSanitizer (builds them into build/asan)
-	packaging/asan.sh $(abspath $(BIN))/python tests/unit/search/test_kernels.py tests/unit/search/test_plan_anneal.py
+	packaging/asan.sh $(abspath $(BIN))/python tests/unit/search/test_kernels.py tests/unit/search/test_plan_anneal.py tests/unit/search/test_orders.py
 
 check: venv ## run ruff and mypy
 	$(BIN)/python -m ruff check .
