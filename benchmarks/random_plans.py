@@ -34,11 +34,19 @@ def random_assignments(context: SearchContext, seed: int) -> Iterator[tuple[Grou
         yield grouping, starts.proportional(grouping, 1.5) if rng.random() < 0.5 else starts.aligned(len(grouping))
 
 
+BARREN = 100
+
+
 def random_options(context: SearchContext, seed: int) -> Iterator[Option]:
-    """Yield options of random tasks on random devices, engines beside others included, without end and repetition."""
+    """Yield options of random tasks on random devices, engines beside others included, without repetition.
+
+    Ends when as many assignments in a row as `BARREN` bring none that is new: small fleets have only so many.
+    """
     seen: set[int] = set()
     keep: list[Option] = []
+    barren = 0
     for grouping, assignment in random_assignments(context, seed):
+        before = len(keep)
         for tasks, counts in zip(grouping, assignment, strict=True):
             found = [option for task in tasks for option in context.steps.alone(task, counts)]
             choice = context.steps.group(tasks, counts)
@@ -47,6 +55,9 @@ def random_options(context: SearchContext, seed: int) -> Iterator[Option]:
                     seen.add(id(option))
                     keep.append(option)
                     yield option
+        barren = barren + 1 if len(keep) == before else 0
+        if barren == BARREN:
+            return
 
 
 def option_error(context: SearchContext, option: Option) -> float:

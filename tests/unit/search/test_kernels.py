@@ -13,7 +13,7 @@ from hetrl.cost.pipeline import one_f_one_b_seconds
 from hetrl.cost.residency import trains_eagerly
 from hetrl.cost.unit import UnitCosts
 from hetrl.search.context import SearchContext
-from hetrl.spec.load import load_job
+from hetrl.spec.load import job_from_values, load_job
 from hetrl.spec.presets import benchmark_instance
 from hetrl_kernels.layer_times import pipeline_seconds
 
@@ -122,3 +122,16 @@ def test_long_pipelines_take_what_the_recurrence_says(slowest_send: float) -> No
         m = rng.choice([1, rng.randint(2, 40), rng.randint(100, 500)])
         expected = one_f_one_b_seconds(forward, backward, send, m)
         assert pipeline_seconds(forward, backward, send, m) == pytest.approx(expected, rel=1e-12)
+
+
+def test_random_options_of_a_small_fleet_end() -> None:
+    """They were looked for without end where there were none left."""
+    node = {"id": "only", "gpus": 1, "type": "H100", "interconnect": "PCIe-Gen4"}
+    model = "Qwen2.5-0.5B"
+    values = {
+        "workflow": {"algorithm": "DPO", "actor_model": model, "reference_model": model, "online": False},
+        "cluster_topology": {"nodes": [node]},
+    }
+    job = job_from_values(values, source="one device")
+    options = list(random_options(SearchContext(job, UnitCosts(CostModel.builtin(), job.precision)), seed=1))
+    assert 0 < len(options) == len({id(option) for option in options})
