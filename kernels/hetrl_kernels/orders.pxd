@@ -46,6 +46,7 @@ cdef class Orders:
     cdef long long[MAX_ACTIVITIES + 1] end  # of nobody: 0
     cdef long long[MAX_GROUPS] free_at
     cdef long long best, floor
+    cdef unsigned int decides  # activities whose ticks the proof of the last replay rests on
     cdef readonly long long num_searched
 
     cdef void add(self, int first_group, int second_group, list needs)
@@ -57,5 +58,8 @@ cdef class Orders:
     cdef int replay(self) noexcept nogil
     cdef bint proven(self, int last) noexcept nogil
     cdef bint waits(self, unsigned int run, unsigned int before, long long gap) noexcept nogil
+    cdef double longest_chain(self, const double* seconds, int number) noexcept nogil
+    cdef bint replayed(self) noexcept nogil
+    cdef long long searched(self, double limit) noexcept nogil
     cdef long long shortest(self, double limit) noexcept nogil
     cdef void place(self, int depth, unsigned int done, long long latest) noexcept nogil

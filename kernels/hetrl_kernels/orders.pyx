@@ -85,6 +85,23 @@ cdef class Orders:
                 tails[arc.source] = most(tails[arc.source], tail + arc.transfer)
         return worst
 
+    cdef double longest_chain(self, const double* seconds, int number) noexcept nogil:
+        """Longest path through the first activities with such seconds, groups and transfers ignored."""
+        cdef const Work* work = &self.work
+        cdef const Arc* arc = work.arcs + work.first_arc[number]
+        cdef double[MAX_ACTIVITIES] behind
+        cdef double worst = 0.0, tail
+        cdef int i
+        for i in range(number):
+            behind[i] = 0.0
+        for i in range(number - 1, -1, -1):
+            tail = behind[i] + seconds[i]
+            worst = tail if tail > worst else worst
+            while arc > work.arcs + work.first_arc[i]:
+                arc -= 1
+                behind[arc.source] = tail if tail > behind[arc.source] else behind[arc.source]
+        return worst
+
     cdef void read_heads(self) noexcept nogil:
         """Leave ``heads``: times before which no activity is ready.
 
@@ -184,15 +201,18 @@ cdef class Orders:
         """Whether the schedule replayed is a shortest one by what decides on its end; False if that cannot be told.
 
         From the end back, that is runs of activities, each one after the other on one group, and arcs between the runs. A run takes
-        its time in whatever order, and cannot start earlier if it must wait for the whole run before (see `waits`).
+        its time in whatever order, and cannot start earlier if it must wait for the whole run before (see `waits`). ``decides`` is
+        left as the activities of all runs: it is a shortest one whatever less the others take.
         """
         cdef const Work* work = &self.work
         cdef const Arc* arc
         cdef unsigned int run = 0, behind = 0
         cdef long long start, gap = 0
         cdef int i = last, group = -1, before
+        self.decides = 0
         while True:
             run |= <unsigned int>1 << i
+            self.decides |= <unsigned int>1 << i
             start = self.end[i] - work.seconds[i]
             if start == 0:
                 return self.waits(behind, run, gap)
@@ -240,13 +260,19 @@ cdef class Orders:
 
     cdef long long shortest(self, double limit) noexcept nogil:
         """Ticks of the shortest schedule, or -1 if a lower bound exceeds the limit."""
-        cdef int last, i
         if limit < INFINITY and self.largest_load() > limit:
             return -1
-        last = self.replay()
+        return self.best if self.replayed() else self.searched(limit)
+
+    cdef bint replayed(self) noexcept nogil:
+        """Leave ``best`` as the end of the order that was best last time; whether that is proven to be the shortest."""
+        cdef int last = self.replay()
         self.best = self.end[last]
-        if self.proven(last):
-            return self.best
+        return self.proven(last)
+
+    cdef long long searched(self, double limit) noexcept nogil:
+        """The same as `shortest` where the order of last time is replayed but not proven."""
+        cdef int i
         self.floor = self.bound()
         if self.best == self.floor:
             return self.best

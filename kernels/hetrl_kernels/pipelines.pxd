@@ -26,7 +26,6 @@ cdef struct Bounds:  # of one update's pipeline
     double low
     double high
     double first  # exact seconds of the old log-probabilities ahead of it
-    bint sure  # both bounds are equal, but for the last bits
 
 
 cdef enum:
@@ -43,5 +42,4 @@ cdef void rank_kinds(Pattern* pattern, int num_kinds) except *
 cdef void rank_links(Pattern* pattern, int num_links) except *
 cdef void train_seconds(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil
 cdef void train_bounds(const Pattern* pattern, int num_kinds, const int* words, Bounds* bounds) noexcept nogil
-cdef void rough_bound(const Pattern* pattern, int num_kinds, const int* words, double* slow, double* first) noexcept nogil
 cdef double score_seconds(int num_stages, int num_micro_batches, const Passage* stages) noexcept nogil

@@ -28,7 +28,10 @@ cdef struct TaskTime:  # of replicas: what a task takes without gradient rings, 
     double more  # updates after the first
     double slow_before  # `slow` and `first` before the last move, and a little
     double first_before
-    double seconds_before  # all that the task took, where the loads of groups are known
+    double slow_least  # lower bounds of `slow` and `first` before the last move
+    double first_least
+    double rest  # all but replicas, when it was last asked for
+    double rest_before  # the same before the last move, or a little less
 
 
 cdef class PlanState(Arena):
@@ -51,9 +54,11 @@ cdef class PlanState(Arena):
     cdef double* total  # [1] the current cost
     cdef TaskTime[MAX_TASKS] times
     cdef unsigned int moved_tasks  # whose replicas the last move touched
-    cdef unsigned int[MAX_GROUPS] group_tasks
-    cdef double[MAX_GROUPS] load  # seconds of the tasks of every group before the last move
-    cdef bint load_known
+    cdef unsigned int deciding_tasks  # on which the end of the state before the last move depends: they are worked out first
+    cdef unsigned int bounded_tasks  # of which the slowest replica may be known by bounds only
+    cdef double[MAX_TASKS] least  # seconds of every task before the last move, at least
+    cdef double[MAX_GROUPS] load  # the same of every group's tasks
+    cdef bint load_known  # the last two, and what tasks took but for replicas
     cdef unsigned int stale_tasks
     cdef bint transfers_stale, schedule_stale
     cdef Outcome outcome
@@ -61,12 +66,18 @@ cdef class PlanState(Arena):
     cdef void gather_stale(self) noexcept nogil
     cdef bint slower(self) noexcept nogil
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil
-    cdef bint overloaded(self, double limit, unsigned int bounded, unsigned int known) noexcept nogil
+    cdef bint exceeds_by(self, bint bounds, double limit, unsigned int changed) noexcept nogil
     cdef void read_load(self) noexcept nogil
     cdef void keep(self, unsigned int tasks) noexcept nogil
-    cdef double task_seconds(self, int task) noexcept nogil
+    cdef double rest_seconds(self, int task) noexcept nogil
+    cdef bint write_seconds(self, int task) noexcept nogil
+    cdef unsigned int loose_tasks(self) noexcept nogil
+    cdef void sharpen(self, unsigned int tasks) noexcept nogil
+    cdef void work_out(self, unsigned int tasks) noexcept nogil
+    cdef bint certainly_above(self, double limit, unsigned int loose) noexcept nogil
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil
     cdef double cost(self, double limit) noexcept nogil
     cdef double step(self, double limit) noexcept nogil
+    cdef double period(self) noexcept nogil
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil
     cdef void undo(self, const int* blocks, int from_first, int number, int first, int second) noexcept nogil

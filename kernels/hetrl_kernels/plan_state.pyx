@@ -4,7 +4,8 @@
 A block is a set of devices of one node that tensor groups hold together; strategies belong to blocks, and blocks move between
 nodes. The cost is that of the readable evaluator: replicas by what they look like (`replicas`), what blocks add to their
 nodes (`contributions`: gradient rings, transfers, weight syncs, host RAM), memory with the room for KV caches, and the shortest
-schedule (`orders`). Everything a move writes can be taken back (`undo`), and equals what a new state would hold.
+schedule (`orders`). Long training pipelines on which the schedule does not depend stay bounds. Everything a move writes can be
+taken back (`undo`), and the cost equals that of a new state.
 """
 
 from libc.math cimport INFINITY
@@ -13,6 +14,9 @@ from hetrl_kernels.replica_tables cimport Slowest, Strategy
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds
 from hetrl_kernels.undo cimport IntWrite, Write, forget, lowest_bit, put, put_number, take_back
+
+cdef double SLIGHTLY_MORE = 1.0 + 1e-11
+"""Bounds do not sharpen what is as it was."""
 
 cdef enum:
     LEAST_ROOM = 1 << 20
@@ -82,7 +86,7 @@ cdef class PlanState(Arena):
             time.slow = slowest.slow.top
             time.first = slowest.first.top if slowest.scores_first else time.slow
             time.more = self.t.num_updates - 1 if strategy.kind == TRAIN else 0
-            self.group_tasks[strategy.group] |= <unsigned int>1 << task
+            self.bounded_tasks |= <unsigned int>slowest.bounded << task
 
     def read_work(self):
         """Tasks, then weight syncs, as activities."""
@@ -116,7 +120,8 @@ cdef class PlanState(Arena):
         self.replicas.place_all(&self.log)
         if self.scale == 0.0:
             for task in range(self.num_tasks):
-                seconds += self.task_seconds(task)
+                self.replicas.settle(&self.log, task, False)
+                seconds += self.times[task].first[0] + self.times[task].more * self.times[task].slow[0] + self.rest_seconds(task)
             self.scale = 1.0
             while 0 < seconds < INFINITY and seconds * self.scale < <double>(<long long>1 << 51):
                 self.scale *= 2.0
@@ -136,12 +141,10 @@ cdef class PlanState(Arena):
         self.replicas.stale_tasks = self.added.stale_tasks = 0
         self.added.transfers_stale = False
 
-    cdef double task_seconds(self, int task) noexcept nogil:
-        cdef const TaskTime* time = self.times + task
-        cdef double seconds
+    cdef double rest_seconds(self, int task) noexcept nogil:
+        """What a task takes but for its replicas: optimizers, gradient rings, host traffic."""
+        cdef double seconds = 0.0
         cdef Rings* rings
-        self.replicas.resolve(&self.log, task)
-        seconds = time.first[0] + time.more * time.slow[0]
         if self.added.of_task[task].rings >= 0:
             rings = self.added.rings + self.added.of_task[task].rings
             seconds += self.t.num_updates * (rings.optimizer[1] if rings.on_host else self.added.largest(self.added.of_task[task].step))
@@ -149,6 +152,34 @@ cdef class PlanState(Arena):
         if self.added.of_task[task].moved >= 0:
             seconds += self.added.largest(self.added.of_task[task].moved)
         return seconds
+
+    cdef bint write_seconds(self, int task) noexcept nogil:
+        """All that a task takes, in ticks; False where that are too many."""
+        cdef const TaskTime* time = self.times + task
+        cdef double seconds = time.first[0] + time.more * time.slow[0] + time.rest
+        if not seconds * self.scale < <double>(<long long>1 << 60):
+            return False
+        self.write_ticks(self.orders.work.seconds + task, seconds)
+        return True
+
+    cdef unsigned int loose_tasks(self) noexcept nogil:
+        """Tasks whose slowest replica is known by an upper bound only."""
+        cdef unsigned int left = self.bounded_tasks, found = 0
+        cdef int i
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            found |= <unsigned int>(self.replicas.loose(i) >= 0) << i
+        return found
+
+    cdef void sharpen(self, unsigned int tasks) noexcept nogil:
+        """Know more of the slowest replicas of some loose tasks."""
+        cdef int i
+        while tasks:
+            i = lowest_bit(tasks)
+            tasks &= tasks - 1
+            self.replicas.sharpen(&self.log, self.replicas.loose(i))
+            self.replicas.settle(&self.log, i, True)
 
     cdef void write_ticks(self, long long* where, double seconds) noexcept nogil:
         cdef long long ticks = <long long>(seconds * self.scale + 0.5)
@@ -172,10 +203,10 @@ cdef class PlanState(Arena):
         while left:
             i = lowest_bit(left)
             left &= left - 1
-            seconds = self.task_seconds(i)
-            if not seconds * self.scale < <double>(<long long>1 << 60):
+            self.replicas.settle(&self.log, i, not self.deciding_tasks >> i & 1)
+            self.times[i].rest = self.rest_seconds(i)
+            if not self.write_seconds(i):
                 return INFINITY
-            self.write_ticks(self.orders.work.seconds + i, seconds)
         self.outcome = ABOVE_LIMIT
         if self.transfers_stale:
             for i in range(self.added.num_needs):
@@ -195,35 +226,93 @@ cdef class PlanState(Arena):
         return seconds
 
     cdef double step(self, double limit) noexcept nogil:
-        cdef double load, loop
+        """The whole from the ticks of its activities; long training pipelines on which it depends are worked out first."""
+        cdef unsigned int loose, wanted
         cdef long long ticks
+        cdef bint above, proven
+        while True:
+            loose = self.loose_tasks()
+            above = limit < INFINITY and self.orders.largest_load() > limit * self.scale
+            if above and not loose:
+                return INFINITY
+            proven = self.t.staleness == 0 and not above and self.orders.replayed()
+            wanted = loose & self.orders.decides if proven else loose
+            if not wanted:
+                break
+            if not proven and limit < INFINITY and self.certainly_above(limit, loose):
+                return INFINITY
+            self.work_out(wanted)
         if self.t.staleness > 0:
-            load = self.orders.largest_load() * self.unit
-            loop = self.orders.longest_path() * self.unit / (1 + self.t.staleness)
-            return fmax(load, loop)
-        ticks = self.orders.shortest(limit * self.scale)
+            return self.period()
+        ticks = self.orders.best if proven else self.orders.searched(limit * self.scale)
         return INFINITY if ticks < 0 else ticks * self.unit
+
+    cdef double period(self) noexcept nogil:
+        """Seconds from one asynchronous step to the next."""
+        return self.unit * fmax(self.orders.largest_load(), self.orders.longest_path() / (1 + self.t.staleness))
+
+    cdef bint certainly_above(self, double limit, unsigned int loose) noexcept nogil:
+        """Whether the whole exceeds a limit even if loose tasks take as little as they can."""
+        cdef long long[MAX_TASKS] ticks
+        cdef const TaskTime* time
+        cdef unsigned int left = loose
+        cdef double slow, first
+        cdef bint above
+        cdef int i
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            time = self.times + i
+            ticks[i] = self.orders.work.seconds[i]
+            self.replicas.lower_bounds(i, &slow, &first)
+            self.orders.work.seconds[i] = ticks[i] - <long long>((time.first[0] - first + time.more * (time.slow[0] - slow)) * self.scale) - 1
+        above = (self.period() if self.t.staleness > 0 else self.orders.bound() * self.unit) > limit
+        while loose:
+            i = lowest_bit(loose)
+            loose &= loose - 1
+            self.orders.work.seconds[i] = ticks[i]
+        return above
+
+    cdef void work_out(self, unsigned int tasks) noexcept nogil:
+        """Sharpen some tasks and write what they take."""
+        cdef int i
+        self.moved_tasks |= tasks
+        self.sharpen(tasks)
+        while tasks:
+            i = lowest_bit(tasks)
+            tasks &= tasks - 1
+            if not (self.stale_tasks >> i & 1):
+                self.times[i].rest = self.rest_seconds(i)
+            self.write_seconds(i)
 
     # --- proposals ----------------------------------------------------------------------------------------------
 
     cdef void keep(self, unsigned int tasks) noexcept nogil:
         """Let the last move stand, which changed some tasks."""
         cdef TaskTime* time
+        cdef int i
         forget(&self.log)
         self.load_known = False
+        self.deciding_tasks = self.orders.decides
         while tasks:
-            time = self.times + lowest_bit(tasks)
+            i = lowest_bit(tasks)
             tasks &= tasks - 1
-            time.slow_before = time.slow[0] * (1.0 + 1e-11)  # a little more: bounds do not sharpen what is as it was
-            time.first_before = time.first[0] * (1.0 + 1e-11)
+            time = self.times + i
+            time.slow_before = time.slow[0] * SLIGHTLY_MORE
+            time.first_before = time.first[0] * SLIGHTLY_MORE
+            self.replicas.lower_bounds(i, &time.slow_least, &time.first_least)
 
     cdef void read_load(self) noexcept nogil:
+        """What the tasks and groups took before the move, at least."""
+        cdef TaskTime* time
         cdef int i
         for i in range(self.num_groups):
             self.load[i] = 0.0
         for i in range(self.num_tasks):
-            self.times[i].seconds_before = self.orders.work.seconds[i] * self.unit
-            self.load[self.replicas.strategies[i].group] += self.times[i].seconds_before
+            time = self.times + i
+            time.rest_before = self.orders.work.seconds[i] * self.unit - (time.first_before + time.more * time.slow_before)
+            self.least[i] = time.first_least + time.more * time.slow_least + time.rest_before
+            self.load[self.replicas.strategies[i].group] += self.least[i]
         self.load_known = True
 
     cdef bint slower(self) noexcept nogil:
@@ -238,43 +327,60 @@ cdef class PlanState(Arena):
         return False
 
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil:
-        """Whether replicas alone make some group's load exceed a limit, whatever else a move changes.
+        """Whether replicas alone make the whole exceed a limit, whatever else a move changes.
 
-        First by the bounds that the touched replicas give, which costs next to nothing, then by what the slowest take.
-        ``changed`` are the tasks whose rings, optimizers and host traffic the move changes: of these only replicas count.
+        First by the bounds that the touched replicas give, which costs next to nothing, then by what the slowest take, as far as
+        that could tell. ``changed`` are the tasks whose rings, optimizers and host traffic the move changes: of these only replicas
+        count.
         """
-        cdef unsigned int stale = self.moved_tasks, left = stale
+        cdef unsigned int left = self.moved_tasks, loose
         if not self.load_known:
             self.read_load()
-        if self.overloaded(limit, stale, changed & ~stale):
+        if self.exceeds_by(True, limit, changed):
             return True
         while left:
-            self.replicas.resolve(&self.log, lowest_bit(left))
+            self.replicas.settle(&self.log, lowest_bit(left), True)
             left &= left - 1
-        return self.overloaded(limit, 0, stale | changed)
-
-    cdef bint overloaded(self, double limit, unsigned int bounded, unsigned int known) noexcept nogil:
-        """Whether a group's load exceeds a limit, where tasks take no less than their replicas: those touched, or the slowest."""
-        cdef const TaskTime* time
-        cdef const double* slow
-        cdef const double* first
-        cdef unsigned int left
-        cdef double load
-        cdef int group, i
-        for group in range(self.num_groups):
-            load = self.load[group]
-            left = self.group_tasks[group] & (bounded | known)
-            while left:
-                i = lowest_bit(left)
-                left &= left - 1
-                time = self.times + i
-                slow, first = time.slow, time.first
-                if bounded >> i & 1:
-                    slow, first = &self.replicas.least[i], &self.replicas.least_first[i]
-                load += first[0] + time.more * slow[0] - time.seconds_before
-            if load > limit * (1.0 + 1e-9):
+        while self.exceeds_by(False, limit, changed):
+            loose = self.moved_tasks & self.loose_tasks()
+            if not loose:
+                return True
+            self.sharpen(loose)
+            if self.exceeds_by(True, limit, changed):
                 return True
         return False
+
+    cdef bint exceeds_by(self, bint bounds, double limit, unsigned int changed) noexcept nogil:
+        """Whether a group's load or a chain of tasks exceeds a limit, by lower bounds of the touched replicas or by upper ones."""
+        cdef const TaskTime* time
+        cdef double[MAX_TASKS] seconds
+        cdef double[MAX_GROUPS] load
+        cdef unsigned int left = self.moved_tasks | changed
+        cdef double margin = limit * (1.0 + 1e-9), more = 0.0, gain
+        cdef int i
+        for i in range(self.num_groups):
+            load[i] = self.load[i]
+        for i in range(self.num_tasks):
+            seconds[i] = self.least[i]
+        while left:
+            i = lowest_bit(left)
+            left &= left - 1
+            time = self.times + i
+            if not (self.moved_tasks >> i & 1):
+                seconds[i] = time.first_least + time.more * time.slow_least
+            elif bounds:
+                seconds[i] = self.replicas.least_first[i] + time.more * self.replicas.least[i]
+            else:
+                seconds[i] = time.first[0] + time.more * time.slow[0]
+            if not (changed >> i & 1):
+                seconds[i] += time.rest_before
+            gain = seconds[i] - self.least[i]
+            load[self.replicas.strategies[i].group] += gain
+            more += fmax(0.0, gain)
+        for i in range(self.num_groups):
+            if load[i] > margin:
+                return True
+        return self.t.staleness == 0 and self.total[0] + more > margin and self.orders.longest_chain(seconds, self.num_tasks) > margin
 
     cdef bint move(self, const int* blocks, int from_first, int number, int first, int second, double limit) noexcept nogil:
         """Exchange blocks between two nodes: the leading ``from_first`` go from the first to the second, the others back.
@@ -305,7 +411,7 @@ cdef class PlanState(Arena):
         take_back(&self.log)
         for i in range(number):
             self.node[blocks[i]] = first if i < from_first else second
-        self.replicas.stale_tasks = self.replicas.unresolved_tasks = 0
+        self.replicas.stale_tasks = 0
         self.added.nothing_stale()
         self.stale_tasks = 0
         self.transfers_stale = self.schedule_stale = False

@@ -26,7 +26,8 @@ cdef struct Slowest:  # what a task's replicas take
     Maxima first  # with the old log-probabilities ahead, where `scores_first`
     bint scores_first
     int* replica_of  # [number] -1 for units
-    int trust  # in rough bounds; it decides what is worked out first, not what comes out
+    int trust  # in upper bounds; it decides what is worked out first, not what comes out
+    bint bounded  # whether some are long training pipelines, of which bounds come first
 
 
 cdef struct Unit:  # replicas of one task that lie inside one block

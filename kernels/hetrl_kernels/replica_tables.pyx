@@ -71,6 +71,7 @@ cdef class ReplicaTables(Arena):
             replica.task, replica.prompts, replica.useful = task, plan.replica_prompts[r], plan.replica_useful[r]
             replica.scores = self.strategies[task].kind == SCORE
             replica.bounded = self.strategies[task].kind == TRAIN and replica.num_stages > SHORT_PIPELINE and replica.prompts > 0
+            self.slowest[task].bounded |= replica.bounded
             stages = range(firsts[r], firsts[r + 1])
             replica.pattern = patterns.setdefault((task, replica.prompts, *[layers[s] for s in stages]), len(patterns))
             blocks = [block_of[s] for s in stages]

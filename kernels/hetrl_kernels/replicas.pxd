@@ -18,7 +18,6 @@ cdef class Replicas(ReplicaTables):
     cdef int turn
     cdef bint fresh  # no replica has been worked out yet
     cdef unsigned int stale_tasks
-    cdef unsigned int unresolved_tasks  # whose slowest replica may be known by a bound only
     cdef double[MAX_TASKS] least  # lower bounds of what a task's slowest replica takes, by those that were touched last
     cdef double[MAX_TASKS] least_first
 
@@ -38,4 +37,7 @@ cdef class Replicas(ReplicaTables):
     cdef double scoring_seconds(self, const Replica* replica) noexcept nogil
     cdef void write_leaves(self, Log* log, const Replica* replica, double slow, double first) noexcept nogil
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil
-    cdef void resolve(self, Log* log, int task) noexcept nogil
+    cdef int loose(self, int task) noexcept nogil
+    cdef void sharpen(self, Log* log, int r) noexcept nogil
+    cdef void settle(self, Log* log, int task, bint bounds_do) noexcept nogil
+    cdef void lower_bounds(self, int task, double* slow, double* first) noexcept nogil

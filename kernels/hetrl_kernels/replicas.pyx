@@ -3,7 +3,7 @@
 
 Replicas inside one block form units, looked up by the kind of node. Of those that span blocks, scoring ones are put together
 from tables; training and generating ones are looked up by what their stages look like, and worked out once. A long training
-pipeline is known by an upper bound until more is needed: a rough one where others are slower anyway.
+pipeline is known by bounds until more is needed.
 """
 
 from cython cimport final
@@ -12,7 +12,7 @@ from libc.math cimport floor
 from hetrl_kernels.links cimport Place, link_of
 from hetrl_kernels.maxima cimport change
 from hetrl_kernels.pipelines cimport (
-    LINK_BITS, LINK_MASK, Bounds, Passage, Pattern, rough_bound, score_seconds, stage_word, train_bounds, train_seconds,
+    LINK_BITS, LINK_MASK, Bounds, Passage, Pattern, score_seconds, stage_word, train_bounds, train_seconds,
 )
 from hetrl_kernels.replica_tables cimport Edge, Replica, Slowest, Strategy, Touch, Unit
 from hetrl_kernels.signatures cimport weight
@@ -23,7 +23,7 @@ from hetrl_kernels.undo cimport forget, put, put_int, put_number
 
 cdef enum:
     SIGNATURE_BITS = 13
-    MOST_TRUST = 4  # how often a rough bound may fail to show that others are slower until replicas are looked up without it
+    MOST_TRUST = 4  # how often an upper bound may fail to show that others are slower until replicas are looked up without it
     MISTRUST = 64  # but for one turn of so many
 
 cdef double BOUND_FACTOR = 1.0 + 1e-12
@@ -209,6 +209,7 @@ cdef class Replicas(ReplicaTables):
         cdef Entry* entry
         cdef Replica* replica
         cdef Slowest* slowest
+        cdef Bounds bounds
         cdef double seconds, first
         cdef int i
         cdef bint bounded
@@ -228,9 +229,9 @@ cdef class Replicas(ReplicaTables):
             else:
                 slowest = self.slowest + replica.task
                 if replica.bounded and (slowest.trust > 0 or self.turn % MISTRUST == 0):
-                    rough_bound(self.patterns + replica.pattern, self.num_kinds, self.slot_word + replica.first, &seconds, &first)
-                    seconds *= BOUND_FACTOR
-                    first *= BOUND_FACTOR
+                    train_bounds(self.patterns + replica.pattern, self.num_kinds, self.slot_word + replica.first, &bounds)
+                    seconds = bounds.high * BOUND_FACTOR
+                    first = (bounds.high + bounds.first) * BOUND_FACTOR
                     if self.others_decide(replica, seconds, first):
                         slowest.trust = MOST_TRUST
                         self.write_leaves(log, replica, seconds, first)
@@ -248,7 +249,6 @@ cdef class Replicas(ReplicaTables):
             if replica.unresolved != bounded:
                 put(log, &replica.unresolved, bounded)
         self.num_touched = 0
-        self.unresolved_tasks |= self.stale_tasks
 
     cdef bint others_decide(self, const Replica* replica, double slow, double first) noexcept nogil:
         """Whether a replica with these upper bounds is not the slowest of its task."""
@@ -304,45 +304,60 @@ cdef class Replicas(ReplicaTables):
                 self.seconds_of(replica, nodes, words, tokens, &entry.seconds, &entry.first)
                 entry.low = entry.seconds
                 return entry
-            rough_bound(pattern, self.num_kinds, words, &entry.seconds, &entry.first)
-            entry.seconds *= BOUND_FACTOR
-            entry.first *= BOUND_FACTOR
-            entry.low = 0.0
-        if entry.low == 0.0 and not self.others_decide(replica, entry.seconds, entry.first):
             train_bounds(pattern, self.num_kinds, words, &bounds)
-            entry.seconds = bounds.high if bounds.sure else bounds.high * BOUND_FACTOR
-            entry.first = entry.seconds + bounds.first
-            entry.low = bounds.high if bounds.sure else bounds.low * (2.0 - BOUND_FACTOR)
+            entry.seconds = bounds.high * BOUND_FACTOR
+            entry.first = (bounds.high + bounds.first) * BOUND_FACTOR
+            entry.low = bounds.low * (2.0 - BOUND_FACTOR)
         return entry
 
-    cdef void resolve(self, Log* log, int task) noexcept nogil:
-        """Work out replicas until those that decide are not mere bounds; nothing to do since it was done last."""
-        cdef Slowest* slowest = self.slowest + task
+    cdef int loose(self, int task) noexcept nogil:
+        """A replica that decides what a task takes but is known by an upper bound only, or -1."""
+        cdef const Slowest* slowest = self.slowest + task
+        cdef int r = slowest.replica_of[slowest.slow.place[0]]
+        if (r < 0 or not self.replicas[r].unresolved) and slowest.scores_first:
+            r = slowest.replica_of[slowest.first.place[0]]
+        return -1 if r < 0 or not self.replicas[r].unresolved else r
+
+    cdef void sharpen(self, Log* log, int r) noexcept nogil:
+        """Know more of a replica: a better bound that was worked out before, else its seconds."""
+        cdef Replica* replica = self.replicas + r
+        cdef Slowest* slowest = self.slowest + replica.task
         cdef Entry* entry
         cdef double seconds
-        cdef int r
-        if not (self.unresolved_tasks >> task & 1):
-            return
-        self.unresolved_tasks &= ~(<unsigned int>1 << task)
-        while True:
-            r = slowest.replica_of[slowest.slow.place[0]]
-            if (r < 0 or not self.replicas[r].unresolved) and slowest.scores_first:
-                r = slowest.replica_of[slowest.first.place[0]]
-            if r < 0 or not self.replicas[r].unresolved:
+        if replica.scores:
+            seconds = self.scoring_seconds(replica)
+            self.write_leaves(log, replica, seconds, seconds)
+        else:
+            entry = self.entry_of(replica)
+            if entry.low < entry.seconds and entry.seconds < slowest.slow.values[replica.leaf]:
+                self.write_leaves(log, replica, entry.seconds, entry.first)
                 return
-            if self.replicas[r].scores:
-                seconds = self.scoring_seconds(self.replicas + r)
-                self.write_leaves(log, self.replicas + r, seconds, seconds)
-            else:
-                entry = self.entry_of(self.replicas + r)
-                if entry.low < entry.seconds and entry.seconds < slowest.slow.values[self.replicas[r].leaf]:
-                    self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
-                    continue  # the bound is sharper than what was known
-                if entry.low < entry.seconds:
-                    train_seconds(
-                        self.patterns + self.replicas[r].pattern, self.num_kinds, self.slot_word + self.replicas[r].first, &entry.seconds,
-                        &entry.first,
-                    )
-                    entry.low = entry.seconds
-                self.write_leaves(log, self.replicas + r, entry.seconds, entry.first)
-            put(log, &self.replicas[r].unresolved, 0)
+            if entry.low < entry.seconds:
+                train_seconds(
+                    self.patterns + replica.pattern, self.num_kinds, self.slot_word + replica.first, &entry.seconds, &entry.first
+                )
+                entry.low = entry.seconds
+            self.write_leaves(log, replica, entry.seconds, entry.first)
+            self.least[replica.task] = fmax(self.least[replica.task], entry.seconds)
+            self.least_first[replica.task] = fmax(self.least_first[replica.task], entry.first)
+        put(log, &replica.unresolved, 0)
+
+    cdef void settle(self, Log* log, int task, bint bounds_do) noexcept nogil:
+        """Work out replicas until those that decide are not mere bounds, or only bounds of long training pipelines."""
+        cdef int r = self.loose(task)
+        while r >= 0 and not (bounds_do and self.replicas[r].bounded):
+            self.sharpen(log, r)
+            r = self.loose(task)
+
+    cdef void lower_bounds(self, int task, double* slow, double* first) noexcept nogil:
+        """What a task's slowest replica takes at least."""
+        cdef const Slowest* slowest = self.slowest + task
+        cdef int r = self.loose(task)
+        cdef Bounds bounds
+        if r < 0:
+            slow[0] = slowest.slow.top[0]
+            first[0] = slowest.first.top[0] if slowest.scores_first else slow[0]
+            return
+        train_bounds(self.patterns + self.replicas[r].pattern, self.num_kinds, self.slot_word + self.replicas[r].first, &bounds)
+        slow[0] = bounds.low * (2.0 - BOUND_FACTOR)
+        first[0] = (bounds.low + bounds.first) * (2.0 - BOUND_FACTOR)

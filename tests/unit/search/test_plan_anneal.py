@@ -160,15 +160,28 @@ def test_small_fleets_of_any_kind(job: Job, seed: int) -> None:
         check(context, plan, seed, 4)
 
 
-def test_early_rejection_leaves_the_trajectory_as_it_is() -> None:
-    context = context_of(benchmark_instance("paper64_wan/PPO"))
-    for plan in islice(feasible_plans(context, 5), 3):
+@pytest.mark.parametrize("hottest", [0.2, 0.02, 0.001])
+@pytest.mark.parametrize(
+    ("name", "staleness", "seed"),
+    [
+        ("paper64_wan/PPO", 0, 5),
+        ("paper64_lan/GRPO", 0, 12),
+        ("paper64_wan/GRPO", 2, 10),
+        ("guide20", 0, 10),
+        ("guide20", 0, 11),
+        ("synthetic1024", 0, 10),
+    ],
+)
+def test_early_rejection_leaves_the_trajectory_as_it_is(name: str, staleness: int, seed: int, hottest: float) -> None:
+    """Also where bounds of long pipelines, or of replicas that became faster, are all that was asked for."""
+    context = context_of(benchmark_instance(name, {"workflow.staleness": staleness}))
+    for plan in islice(feasible_plans(context, seed, tries=15), 3):
         arrays = plan_arrays(context, plan)
         assert arrays is not None
         ended = []
         for early in (True, False):
             annealer = PlanAnnealer(context.links, arrays)
-            counters = annealer.anneal(7, 3000, 0.02, 0.0005, early=early)
+            counters = annealer.anneal(7 * (seed % 10) + 1, 3000, hottest, hottest / 40, early=early)
             assert sum(counters[:4]) == 3000
             ended.append((annealer.nodes(), annealer.seconds, counters[0], counters[4]))
             assert annealer.seconds == anew(context, arrays, annealer)
@@ -262,23 +275,20 @@ def pipelines(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], i
 @settings(max_examples=400, deadline=None)
 @given(pipelines())
 def test_bounds_of_a_training_pipeline(pipeline: tuple[list[float], list[float], list[float], int]) -> None:
-    low, exact, high, rough, sure = training_pipeline(*pipeline)
+    low, exact, high = training_pipeline(*pipeline)
     assert low * (1 - 1e-13) <= exact <= high * (1 + 1e-13)
-    assert exact <= rough * (1 + 1e-13)
-    assert not sure or relative(high, exact) < 1e-14
 
 
 def test_bounds_meet_where_the_last_stage_decides() -> None:
     # ten micro-batches reach the last stage after 1 + 1 seconds, keep it busy for 10 * (2 + 4), and go back in 2 + 2
-    low, exact, high, rough, sure = training_pipeline([1.0, 1.0, 2.0], [2.0, 2.0, 4.0], [0.0, 0.0], 10)
-    assert low == exact == high == rough == 2 + 10 * 6 + 4
-    assert sure
+    low, exact, high = training_pipeline([1.0, 1.0, 2.0], [2.0, 2.0, 4.0], [0.0, 0.0], 10)
+    assert low == exact == high == 2 + 10 * 6 + 4
 
 
 def test_bounds_where_links_decide() -> None:
     # two micro-batches are under way, a round trip takes 3 + 3 and two sends of 4; the second one's first backward runs
     # from 15 to 17, and the fifth pair's four round trips later
-    low, exact, high, rough, _ = training_pipeline([1.0, 1.0], [2.0, 2.0], [4.0], 10)
+    low, exact, high = training_pipeline([1.0, 1.0], [2.0, 2.0], [4.0], 10)
     assert exact == 17 + 4 * 14
-    assert 0.99 * exact <= low <= exact <= high <= 1.06 * exact
-    assert rough == 2 * 3 + 2 * 4 + 9 * (3 + 4)  # once there and back, then a stay beside the link nine times
+    assert low == 3 + 8 + 10 * 3  # the last stage's own work, after the first send and before the last
+    assert high == 2 * 3 + 2 * 4 + 9 * (3 + 4)  # once there and back, then a stay beside the link nine times
