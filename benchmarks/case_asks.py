@@ -21,6 +21,7 @@ from hetrl.spec.model import Model
 from hetrl.spec.model_source import find_model
 from hetrl.spec.section import Report
 from hetrl.spec.topology import Topology
+from hetrl.units import GIB
 
 Given = Mapping[str, Any]
 
@@ -244,8 +245,8 @@ def resources(given: Given) -> Answer:
     problems: list[Problem] = []
     if "wanted" in given:
         problems += environment_rules.free_device_problems(given["wanted"], given["total"], given.get("held", {}))
-    if "host_ram_needed_gb" in given:
-        problems += environment_rules.host_ram_problems(given["host_ram_needed_gb"] * 1e9, given["host_ram_gb"] * 1e9)
+    if "host_ram_needed_gib" in given:
+        problems += environment_rules.host_ram_problems(given["host_ram_needed_gib"] * GIB, given["host_ram_gib"] * GIB)
     return Answer.of(problems)
 
 

@@ -103,12 +103,16 @@ def parse_flops(text: object, path: str = "") -> float:
     return _positive(float(match[1]) * _PREFIX[match[2] or ""], text, path, "rate", valid)
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Return a size in the largest binary unit that keeps it at or above one, e.g. ``'74.5 GiB'``."""
+def format_bytes(num_bytes: float, digits: int = 1) -> str:
+    """Return a size in the largest binary unit that keeps it at or above one, e.g. ``'74.5 GiB'``.
+
+    Whatever people read of sizes is written by this function, so that no text mixes GB and GiB. (Bandwidths are in
+    GB/s and Gbps, as on datasheets.)
+    """
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{value:.{digits}f} {unit}"
         value /= 1024
     raise AssertionError("unreachable")
 

@@ -21,6 +21,7 @@ from hetrl.cost.work import DIMENSIONS, Array
 from hetrl.errors import Problem, SpecError
 from hetrl.spec.device_names import find_device
 from hetrl.spec.devices import DeviceType
+from hetrl.units import format_bytes
 
 MAX_ROWS = 5_000_000
 MAX_TABLE_BYTES = 2**30
@@ -153,7 +154,9 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     path = Path(path)
     try:
         if path.stat().st_size > MAX_TABLE_BYTES:
-            raise SpecError(Problem(path=str(path), message="the table is larger than 1 GiB"))
+            raise SpecError(
+                Problem(path=str(path), message=f"the table is larger than {format_bytes(MAX_TABLE_BYTES)}")
+            )
         with path.open(newline="", encoding="utf-8-sig") as stream:  # spreadsheets put a byte order mark first
             reader = csv.reader(stream)
             lines = [(reader.line_num, row) for row in reader if row]

@@ -11,6 +11,7 @@ from pathlib import Path
 from hetrl.errors import Problem, SpecError
 from hetrl.measure.machine import machine_facts
 from hetrl.measure.measurement import Measurement
+from hetrl.units import format_bytes
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -102,7 +103,9 @@ def load_measurements(path: Path) -> tuple[Measurement, ...]:
         for number, line in enumerate(file, start=1):
             where = f"{path}:{number}"
             if len(line) > MAX_LINE_BYTES:
-                problems.append(Problem(path=where, message="line too long", valid=f"at most {MAX_LINE_BYTES} bytes"))
+                problems.append(
+                    Problem(path=where, message="line too long", valid=f"at most {format_bytes(MAX_LINE_BYTES)}")
+                )
                 continue
             try:
                 found.append(Measurement.from_json(json.loads(line), where))

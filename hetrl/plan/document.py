@@ -18,6 +18,7 @@ from hetrl.files import write_json_atomically
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
 from hetrl.plan.schema import schema_problems
 from hetrl.spec.job import Job
+from hetrl.units import format_bytes
 
 FORMAT = "hetrl-plan"
 VERSION = 1
@@ -181,7 +182,10 @@ def read_plan(path: Path) -> PlanDocument:
         if size > MAX_PLAN_BYTES:
             raise SpecError(
                 Problem(
-                    path=source, message="plan is too large", found=f"{size} bytes", valid=f"at most {MAX_PLAN_BYTES}"
+                    path=source,
+                    message="plan is too large",
+                    found=format_bytes(size),
+                    valid=f"at most {format_bytes(MAX_PLAN_BYTES)}",
                 )
             )
         text = path.read_text(encoding="utf-8")

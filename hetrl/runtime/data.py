@@ -14,6 +14,7 @@ import numpy as np
 
 from hetrl.errors import Problem, RunError, SpecError
 from hetrl.runtime.sequences import Prompt
+from hetrl.units import format_bytes
 
 MAX_PROMPTS_BYTES = 256 * 1024**2
 
@@ -32,7 +33,9 @@ def load_prompts(path: Path) -> tuple[PromptRecord, ...]:
     where = "run.prompts"
     try:
         if path.stat().st_size > MAX_PROMPTS_BYTES:
-            raise SpecError(Problem(path=where, message="file too large", valid=f"at most {MAX_PROMPTS_BYTES} bytes"))
+            raise SpecError(
+                Problem(path=where, message="file too large", valid=f"at most {format_bytes(MAX_PROMPTS_BYTES)}")
+            )
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(Problem(path=where, message=f"cannot be read: {error}")) from error

@@ -98,13 +98,13 @@ def host_ram_problems(
     """
     if needed_bytes <= available_bytes:
         return []
-    found = f"{needed_bytes / 1e9:.2f} GB needed, {available_bytes / 1e9:.2f} GB there"
+    found = f"{format_bytes(needed_bytes, digits=2)} needed, {format_bytes(available_bytes, digits=2)} there"
     return [
         Problem(
             path=f"nodes.{node}.host_ram" if node else "host_ram",
             message="not enough host RAM",
             found=found,
-            valid=f"at most {format_bytes(available_bytes)}: {knob}",
+            valid=f"at most {format_bytes(available_bytes, digits=2)}: {knob}",
             rule="HOST_RAM",
         )
     ]

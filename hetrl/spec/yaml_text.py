@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from hetrl.errors import Problem, SpecError
+from hetrl.units import format_bytes
 
 MAX_BYTES = 4 * 1024**2
 MAX_DEPTH = 24
@@ -46,7 +47,7 @@ def read_text(path: Path, what: str = "file", max_bytes: int = MAX_BYTES, *, pip
         else:
             raise _fail(f"no such {what}" if not path.exists() else f"not a regular {what}", source=str(path))
         if len(data) > max_bytes:
-            raise _fail(f"{what} too large", source=str(path), valid=f"at most {max_bytes} bytes")
+            raise _fail(f"{what} too large", source=str(path), valid=f"at most {format_bytes(max_bytes)}")
         return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise _fail(f"no such {what}", source=str(path)) from None

@@ -20,7 +20,7 @@ from hetrl.spec.devices import DeviceType
 from hetrl.spec.topo_text import parse_device_list
 from hetrl.spec.yaml_text import read_text
 from hetrl.tools.cli import run_command
-from hetrl.units import GIB
+from hetrl.units import GIB, format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,8 @@ def print_one(device: DeviceType) -> None:
     everything = sources.get("*", "")
     print(f"{device.name} ({device.vendor} {device.architecture})")
     print(f"  TFLOP/s, dense   {rates}  [{sources.get('flops_per_second', everything)}]")
-    print(f"  memory           {device.memory_bytes / GIB:.2f} GiB usable  [{sources.get('memory_bytes', everything)}]")
+    usable = format_bytes(device.memory_bytes, digits=2)
+    print(f"  memory           {usable} usable  [{sources.get('memory_bytes', everything)}]")
     bandwidth = device.memory_bytes_per_second / 1e9
     print(f"  memory bandwidth {bandwidth:g} GB/s  [{sources.get('memory_bytes_per_second', everything)}]")
     print(f"  operator times   {operator_sources(device)}")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from hetrl.cost.residency import MemoryUse, plan_memory
 from hetrl.errors import Problem
 from hetrl.plan.plan import Plan, TaskPlan
+from hetrl.spec.environment_rules import host_ram_problems
 from hetrl.spec.job import Job
-from hetrl.units import GIB, format_bytes
+from hetrl.units import format_bytes
 from hetrl.workload.setups import DOES_NOT_FIT, FITS, TIGHT, TIGHT_FRACTION
 
 
@@ -97,17 +98,12 @@ def memory_problems(job: Job, use: MemoryUse) -> list[Problem]:
         if row.verdict == DOES_NOT_FIT
     ]
     for node, needed in use.hosts.items():
-        if needed > use.host_limits[node]:
-            found = f"{needed / 1e9:.2f} GB needed, {use.host_limits[node] / 1e9:.2f} GB there"
-            problems.append(
-                Problem(
-                    path=f"node {job.topology.nodes[node].id}",
-                    message="not enough host RAM",
-                    found=found,
-                    valid="fewer offloaded states on this node",
-                    rule="HOST_RAM",
-                )
-            )
+        problems += host_ram_problems(
+            needed,
+            use.host_limits[node],
+            node=job.topology.nodes[node].id,
+            knob="fewer offloaded states on this node",
+        )
     return problems + kv_problems(job, use)
 
 
@@ -172,22 +168,20 @@ def devices_needed(job: Job, plan: Plan) -> list[str]:
 def memory_lines(job: Job, use: MemoryUse) -> list[str]:
     """Return the table of a plan's memory for the terminal."""
     lines = [
-        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>9} {'KV pool':>9} {'limit':>9}  "
-        f"{'verdict':<12} dominant term (GiB)"
+        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>10} {'KV pool':>10} {'limit':>10}  "
+        f"{'verdict':<12} dominant term"
     ]
     for row in rows(job, use):
-        sizes = (row.needed_bytes / GIB, row.reserved_bytes / GIB, row.limit_bytes / GIB)
-        needs, pool, limit = (f"{size:.1f}" for size in sizes)
-        dominant = f"{row.dominant_term} {row.dominant_bytes / GIB:.1f}"
+        needs, pool, limit = map(format_bytes, (row.needed_bytes, row.reserved_bytes, row.limit_bytes))
         verdict = row.verdict.replace("_", " ")
         lines.append(
-            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>9} {pool:>9} {limit:>9}  "
-            f"{verdict:<12} {dominant}"
+            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>10} {pool:>10} {limit:>10}  "
+            f"{verdict:<12} {row.dominant_term} {format_bytes(row.dominant_bytes)}"
         )
     lines.append(
-        "host RAM (GB): "
+        "host RAM: "
         + ", ".join(
-            f"{job.topology.nodes[node].id} {needed / 1e9:.0f} of {use.host_limits[node] / 1e9:.0f}"
+            f"{job.topology.nodes[node].id} {format_bytes(needed)} of {format_bytes(use.host_limits[node])}"
             for node, needed in list(use.hosts.items())[:16]
         )
     )

@@ -14,6 +14,7 @@ from hetrl.files import write_json_atomically
 from hetrl.plan.schema import schema_problems
 from hetrl.search.exact.result import CERTIFICATE_VERSION, Certificate
 from hetrl.spec.job import Job
+from hetrl.units import format_bytes
 
 FORMAT = "hetrl-certificate"
 MAX_BYTES = 512 * 1024**2
@@ -56,7 +57,9 @@ def read_certificate(path: Path) -> CertificateFile:
 
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise refused("certificate is too large", f"{path.stat().st_size} bytes", f"at most {MAX_BYTES}")
+            raise refused(
+                "certificate is too large", format_bytes(path.stat().st_size), f"at most {format_bytes(MAX_BYTES)}"
+            )
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise refused(f"cannot be read: {error.strerror or error}") from error

@@ -116,7 +116,7 @@ def test_a_plan_over_memory_names_the_change_that_fits() -> None:
 
 
 def test_host_ram_is_a_limit_like_device_memory() -> None:
-    # optimizer states of 7.6e9 parameters at 12 bytes are 91 GB; the host has 64 GB
+    # optimizer states of 7.6e9 parameters at 12 bytes are 91e9 bytes; the host has 64e9, which are 59.6 GiB
     job = load_job(SMALL.replace("interconnect: NVLink-900G", "host_ram: 64GB"))
     train = TaskPlan(
         task="actor_train",
@@ -127,7 +127,7 @@ def test_host_ram_is_a_limit_like_device_memory() -> None:
     )
     _, plan = small_plan(train=train)
     (problem,) = [each for each in memory_problems(job, plan_memory(job, plan)) if each.rule == "HOST_RAM"]
-    assert "64.00 GB there" in problem.found
+    assert "59.60 GiB there" in problem.found
 
 
 def test_memory_of_a_job_that_cannot_fit_exits_with_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
