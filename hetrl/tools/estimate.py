@@ -31,7 +31,7 @@ from hetrl.spec.yaml_text import parse_yaml, read_text
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import is_plan, note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
-from hetrl.tools.plan_text import layout_text, step_word
+from hetrl.tools.plan_text import figures_text, layout_text
 from hetrl.units import format_seconds
 
 
@@ -126,11 +126,8 @@ def estimate_lines(job: Job, plan: Plan, estimate: Estimate) -> list[str]:
     """Return the estimate for the terminal."""
     lines = []
     if estimate.feasible:
-        price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.4g} per step"
         lines.append(
-            f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
-            f"MFU {estimate.model_flops_utilisation:.1%}{price}, "
-            f"critical path: {' > '.join(estimate.schedule.critical_path)}"
+            f"{figures_text(job, plan, estimate)}, critical path: {' > '.join(estimate.schedule.critical_path)}"
         )
     else:
         lines.append(f"does not fit: {len(estimate.problems)} limits violated")

@@ -15,7 +15,7 @@ from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, Problem, SpecError
 from hetrl.plan.document import read_plan
 from hetrl.plan.plan import Plan
 from hetrl.search.chains import objective_of
-from hetrl.search.explain import bindings, group_bindings, one_more_device, other_grouping, why_slower
+from hetrl.search.explain import GroupBinding, bindings, group_bindings, one_more_device, other_grouping, why_slower
 from hetrl.search.result import groups_of
 from hetrl.spec.job import Job
 from hetrl.tools.cli import run_command
@@ -47,13 +47,11 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(f"  {problem}" for problem in estimate.problems[:20]))
         return EXIT_INFEASIBLE
     another = note_another_prediction(args.plan, model, estimate)
-    print(f"{_figures(job, estimate)}; critical path:")
-    for name in estimate.schedule.critical_path:
-        start, end = estimate.schedule.start[name], estimate.schedule.end[name]
-        print(f"  {name:<24} {format_seconds(end - start):>9}  {(end - start) / estimate.step_seconds:6.1%}")
     tasks = bindings(job, plan, estimate)
+    groups = group_bindings(plan, estimate, tasks)
+    print("\n".join(_path_lines(job, groups, estimate)))
     print("what binds each group (share of its time), and its fullest device:")
-    for number, group in enumerate(group_bindings(plan, estimate, tasks)):
+    for number, group in enumerate(groups):
         path = f"{', '.join(group.critical)} on the critical path" if group.critical else "not on the critical path"
         print(f"  group {number} ({', '.join(group.tasks)}): {group.limit}; busy {group.busy_share:.0%}; {path}")
         print(f"    {_shares(group.shares)}; memory {group.memory_share:.0%}")
@@ -71,6 +69,25 @@ def run(args: argparse.Namespace) -> int:
     if not args.quick:
         _searches(job, plan, costs, estimate, proven=bool(proof))
     return EXIT_OK
+
+
+def _path_lines(job: Job, groups: Sequence[GroupBinding], estimate: Estimate) -> list[str]:
+    """Return what decides on the time: of a step its critical path, of a period the busiest group or that path."""
+    schedule = estimate.schedule
+    if job.staleness:
+        busiest = max(range(len(groups)), key=lambda number: groups[number].busy_share)
+        because = f"group {busiest} ({', '.join(groups[busiest].tasks)}) is busy all the time"
+        if groups[busiest].busy_share < 1 - 1e-6:
+            chain = format_seconds(estimate.step_seconds * (1 + job.staleness))
+            because = f"the longest chain of tasks that need each other's output, {chain}, over 1 + staleness"
+        lines = [f"{_figures(job, estimate)}: {because}"]
+        lines.append(f"critical path of one step, {format_seconds(schedule.seconds)}, with which others overlap:")
+    else:
+        lines = [f"{_figures(job, estimate)}; critical path:"]
+    for name in schedule.critical_path:
+        seconds = schedule.end[name] - schedule.start[name]
+        lines.append(f"  {name:<24} {format_seconds(seconds):>9}  {seconds / schedule.seconds:6.1%}")
+    return lines
 
 
 def _figures(job: Job, estimate: Estimate) -> str:
@@ -133,6 +150,11 @@ def _searches(job: Job, plan: Plan, costs: UnitCosts, estimate: Estimate, *, pro
 def _runner_up(job: Job, rival: Plan, figures: Estimate, estimate: Estimate) -> None:
     print(f"runner-up with other groups: {_change(job, figures, estimate)}")
     print("  " + " | ".join(", ".join(group.tasks) for group in rival.groups))
+    if job.staleness:
+        busy = group_bindings(rival, figures, bindings(job, rival, figures))
+        loads = (format_seconds(each.busy_share * figures.step_seconds) for each in busy)
+        print(f"  its groups are busy for {', '.join(loads)} of every step")
+        return
     print(f"  its critical path: {' > '.join(figures.schedule.critical_path)}")
     for name, mine, theirs in why_slower(estimate, figures)[:3]:
         where = f"{format_seconds(mine)} here" if mine > 0 else "off the critical path here"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from hetrl.cost.estimate import Estimate
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument
 from hetrl.plan.plan import Plan, TaskPlan
 from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
+from hetrl.tools.search_text import search_lines
 from hetrl.tools.streams import shows
 from hetrl.units import format_bytes, format_seconds
 
@@ -53,18 +55,13 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
     for line in document.warnings:  # first: below sixty lines nobody reads them
         console.print(f"warning: {line}", highlight=False, markup=False)
     console.print(_groups_table(job, result, width))
-    console.print(_timeline(result, width))
+    console.print(_timeline(job, result, width))
     console.print(_memory_table(job, result, width))
     if result.curve:
         console.print(_curve_table(result))
-    price = "" if estimate.usd_per_step is None else f", ${estimate.usd_per_step:.2f} per step"
-    console.print(
-        f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
-        f"MFU {estimate.model_flops_utilisation:.1%}{price}; {_provenance(document)}",
-        highlight=False,
-    )
+    console.print(f"{figures_text(job, result.plan, estimate)}; {_provenance(document)}", highlight=False)
     console.print(f"critical path: {' > '.join(estimate.schedule.critical_path)}", highlight=False)
-    for line in (*_bound_lines(job, result), *_search_lines(result)):
+    for line in (*_bound_lines(job, result), *search_lines(result)):
         console.print(line, highlight=False)
     for line in document.notes:
         console.print(f"offloaded: {line}", highlight=False, markup=False)
@@ -93,6 +90,21 @@ class _Sheet(io.StringIO):
 def step_word(job: Job) -> str:
     """Return what the time of one step is: with staleness, steps overlap and it is their period."""
     return "period" if job.staleness else "step"
+
+
+def figures_text(job: Job, plan: Plan, estimate: Estimate) -> str:
+    """Return the figures of a plan in one line: time, throughput, utilisation and price."""
+    used = {job.topology.devices[device].node for task in plan.tasks for device in task.devices}
+    unknown = [job.topology.nodes[node].id for node in sorted(used) if job.topology.nodes[node].usd_per_hour is None]
+    price = (
+        f"price unknown (no usd_per_hour of {unknown[0]}{f' and {len(unknown) - 1} more' if len(unknown) > 1 else ''})"
+        if estimate.usd_per_step is None
+        else f"${estimate.usd_per_step:.4g} per step"
+    )
+    return (
+        f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
+        f"MFU {estimate.model_flops_utilisation:.1%}, {price}"
+    )
 
 
 def assumed_lines(assumed: Mapping[str, str]) -> list[str]:
@@ -161,9 +173,12 @@ def _keeps_text(job: Job, plan: Plan, task: TaskPlan) -> str:
     return text
 
 
-def _timeline(result: SearchResult, width: int) -> Table:
+def _timeline(job: Job, result: SearchResult, width: int) -> Table:
     schedule = result.estimate.schedule
-    table = Table(title="timeline of one step", title_justify="left", show_edge=False)
+    title = "timeline of one step, in seconds"
+    if job.staleness:
+        title += f"; steps overlap, one ends every {format_seconds(result.estimate.step_seconds)}"
+    table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("activity")
     table.add_column("", no_wrap=True)
     table.add_column("start", justify="right", no_wrap=True)
@@ -237,7 +252,7 @@ def _unsupported_line(job: Job, result: SearchResult) -> str:
 
 def _provenance(document: PlanDocument) -> str:
     counted = Counter(document.provenance.values())
-    return "figures: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()))
+    return "figures of the cost model: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()))
 
 
 def _bound_lines(job: Job, result: SearchResult) -> list[str]:
@@ -251,8 +266,8 @@ def _bound_lines(job: Job, result: SearchResult) -> list[str]:
 def bound_line(job: Job, lower_bound: float, gap: float) -> str:
     """Say what no plan can undercut, in the unit of what is minimised."""
     if job.optimizer.minimises_dollars:
-        return f"lower bound ${lower_bound:.4g} per step: no plan is cheaper; gap {gap:.0%}"
-    return f"lower bound {format_seconds(lower_bound)}: no plan is faster; gap {gap:.0%}"
+        return f"lower bound ${lower_bound:.4g} per step: no plan of the search space is cheaper; gap {gap:.0%}"
+    return f"lower bound {format_seconds(lower_bound)}: no plan of the search space is faster; gap {gap:.0%}"
 
 
 def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
@@ -277,23 +292,7 @@ def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
             lines.append("no price curve: the proof that it starts from was cut off")
     space = proof.space
     lines.append(
-        f"declared space: {space.num_partitions} partitions of the tasks, {space.num_vectors} device vectors of a "
-        "group (in words: search.declared_space of plan.json; docs/exact.md)"
+        f"declared space: {space.num_partitions} groupings of the tasks, {space.num_vectors} ways to give devices "
+        "to a group (in words: search.declared_space of plan.json; docs/exact.md)"
     )
-    return lines
-
-
-def _search_lines(result: SearchResult) -> list[str]:
-    counts = result.counts | dict(sorted(result.work.items()))
-    cuts = sum(number for name, number in counts.items() if name.startswith("cut_"))
-    kept = ", ".join(
-        f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if not name.startswith("cut_")
-    )
-    lines = [f"search: {kept}; {cuts:,} cut"]
-    if result.stopped_by_time:
-        lines.append(
-            "search: stopped by the time limit; another run may find another plan (use --budget for equal results)"
-        )
-    if result.interrupted:
-        lines.append("search: interrupted; this is the best plan found until then")
     return lines

@@ -90,3 +90,28 @@ def test_the_blueprints_first_fit_is_the_guides_and_does_not_fit(
     first_fit, planner = capsys.readouterr().out.split("the planner:")
     assert "devices[0].actor_generate: " in first_fit and "[DEVICE_MEMORY]" in first_fit
     assert "one step takes" in planner
+
+
+ASYNCHRONOUS = """
+workflow: {algorithm: GRPO, actor_model: Qwen2.5-0.5B, reference_model: Qwen2.5-0.5B, staleness: STALENESS}
+cluster_topology: {nodes: [{id: a, gpus: 2, type: L4}]}
+"""
+
+
+@pytest.mark.parametrize("staleness", [1, 8])
+def test_a_period_is_explained_by_what_decides_on_it(
+    staleness: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shares are of one step's path, which is longer than the period; the period is a group's load, or the loop's."""
+    job = tmp_path / "job.yaml"
+    job.write_text(ASYNCHRONOUS.replace("STALENESS", str(staleness)))
+    assert main(["plan", "--config", str(job), "--out", str(tmp_path / "plan.json"), "--budget", "60", "--quiet"]) == 0
+    planned = capsys.readouterr().out
+    assert "timeline of one step, in seconds; steps overlap, one ends every " in planned
+    assert main(["explain", str(tmp_path / "plan.json")]) == 0
+    said = capsys.readouterr().out
+    first, second, *_ = said.splitlines()
+    assert first.startswith("period ") and ("busy all the time" in first or "over 1 + staleness" in first)
+    assert second.startswith("critical path of one step, ")
+    path = said.partition("what binds each group")[0].splitlines()[2:]
+    assert path and all(float(line.split()[-1].rstrip("%")) <= 100.0 for line in path)

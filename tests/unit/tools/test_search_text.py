@@ -1,0 +1,53 @@
+"""Everything that a search counts is said in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hetrl.cost.model import CostModel
+from hetrl.cost.unit import UnitCosts
+from hetrl.search.result import SearchResult
+from hetrl.search.solvers import solve
+from hetrl.spec.presets import benchmark_instance
+from hetrl.tools.search_text import COUNTS, CUTS, search_lines
+
+
+@pytest.fixture(scope="module", params=["hybrid", "ilp"])
+def result(request: pytest.FixtureRequest) -> SearchResult:
+    job = benchmark_instance("guideC/Llama-3-8B/DPO", {"optimizer.budget": 60, "optimizer.solver": request.param})
+    return solve(job, UnitCosts(CostModel.builtin(), job.precision))
+
+
+def test_every_count_of_a_search_has_words(result: SearchResult) -> None:
+    counted = {name for name in result.counts | result.work if not name.startswith("cut_")}
+    assert counted - COUNTS.keys() == set()
+
+
+def test_every_reason_that_the_kernels_give_has_words(repository: Path) -> None:
+    sources = [path.read_text() for path in sorted((repository / "kernels" / "hetrl_kernels").glob("*.pyx"))]
+    given = {
+        reason
+        for source in sources
+        for call in re.findall(r"\.cut\((.*)|\.cuts\[(.*?)\] =", source)
+        for reason in re.findall(r'"([A-Z_]+)"', "".join(call))
+    }
+    assert {"DEVICE_MEMORY", "BOUND", "SLOW_LAYOUT", "FRONT_OVERFLOW"} <= given
+    assert given == CUTS.keys()
+
+
+def test_the_lines_hold_every_count_and_the_cuts_by_reason(result: SearchResult) -> None:
+    said = "\n".join(search_lines(result))
+    words = COUNTS | {f"cut_{reason}": each for reason, each in CUTS.items()}
+    for name, number in (result.counts | result.work).items():
+        assert not number or f"{number:,} {words[name]}" in said
+    stopped = search_lines(replace(result, stopped_by_time=True, interrupted=True))
+    assert "time limit" in stopped[-2] and "interrupted" in stopped[-1]
+
+
+def test_the_page_on_the_search_explains_every_reason(repository: Path) -> None:
+    page = (repository / "docs" / "search.md").read_text()
+    assert [reason for reason in CUTS if f"`{reason}`" not in page] == []
