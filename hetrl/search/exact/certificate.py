@@ -20,6 +20,12 @@ from hetrl.search.level3_colocation import OPTIMIZER_STATES, SHARDINGS, WEIGHTS
 TOLERANCE = 1e-9
 
 
+def partition_name(problem: ExactProblem, partition: Sequence[Sequence[int]]) -> str:
+    """Write groups of tasks as text: ``generate+score | train``."""
+    names = [task.name for task in problem.job.workflow.tasks]
+    return " | ".join("+".join(names[task] for task in tasks) for tasks in partition)
+
+
 def make_certificate(
     problem: ExactProblem,
     space: DeclaredSpace,

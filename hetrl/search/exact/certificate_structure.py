@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from hetrl.errors import Problem
 from hetrl.search.exact.milp import objective_of
-from hetrl.search.exact.result import Certificate, CertificateColumn
+from hetrl.search.exact.result import SOME_VECTORS, Certificate, CertificateColumn
 from hetrl.spec.job import Job
 
 TOLERANCE = 1e-9
@@ -72,10 +73,35 @@ def check_choices(job: Job, certificate: Certificate, verdict: Verdict) -> None:
         verdict.expect(equal(found, again), f"{path}.relaxed_seconds", "do not follow from the loads", found, again)
 
 
-def check_removals(certificate: Certificate, verdict: Verdict) -> None:
-    """Check that nothing was removed that could beat the optimum."""
-    optimum = certificate.optimum_seconds
-    for number, each in enumerate(certificate.removals):
+def check_removals(certificate: Certificate, partitions: Collection[str], verdict: Verdict) -> None:
+    """Check that nothing was removed that could beat the optimum, and that every partition is accounted for.
+
+    A partition is accounted for if it was removed as a whole, or if the certificate says how many of its columns were.
+    That the bounds are right is not checked.
+
+    Parameters
+    ----------
+    partitions
+        Names of all partitions of the space.
+    """
+    removals, optimum = certificate.removals, certificate.optimum_seconds
+    unknown = sorted({each.partition for each in removals}.difference(partitions))
+    verdict.expect(not unknown, "removals", "are of partitions that the space does not have", unknown[:3], "")
+    told = Counter(each.partition for each in removals if each.reason != SOME_VECTORS)
+    missing = sorted(set(partitions).difference(told))
+    verdict.expect(
+        not missing,
+        "removals",
+        f"do not account for {len(missing)} of {len(partitions)} partitions of the tasks: one of them could win",
+        f"nothing of {'; '.join(missing[:3])}",
+        "each either removed, or with the number of its columns that were",
+    )
+    twice = [partition for partition, number in told.items() if number > 1]
+    verdict.expect(not twice, "removals", "say twice what became of a partition", twice[:3], "")
+    verdict.checked["partitions accounted for"] = len(told)
+    for number, each in enumerate(removals):
+        groups = each.partition.split(" | ") if each.reason == SOME_VECTORS else [""]
+        verdict.expect(each.group in groups, f"removals[{number}].group", "is not the partition's", each.group, groups)
         verdict.expect(
             each.bound_seconds >= optimum * (1 - TOLERANCE),
             f"removals[{number}].bound_seconds",

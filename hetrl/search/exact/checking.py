@@ -16,6 +16,7 @@ from hetrl.cost.evaluate import evaluate, memory_problems, task_estimate
 from hetrl.cost.residency import plan_memory
 from hetrl.cost.unit import UnitCosts
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
+from hetrl.search.exact.certificate import partition_name
 from hetrl.search.exact.certificate_structure import (
     Verdict,
     check_choices,
@@ -78,7 +79,7 @@ def check_certificate(
     if not verdict.holds:
         return verdict
     check_choices(job, certificate, verdict)
-    check_removals(certificate, verdict)
+    check_removals(certificate, {partition_name(problem, each) for each in problem.space.partitions}, verdict)
     tell(f"{len(names)} columns")
     for column in certificate.columns:
         _check_column(problem, column, verdict)

@@ -14,7 +14,16 @@ from hetrl.cost.estimate import Estimate
 from hetrl.plan.plan import Plan
 from hetrl.spec.job import Job
 
-CERTIFICATE_VERSION = 2
+CERTIFICATE_VERSION = 3
+ALL_VECTORS = "bound of all its vectors"
+SOME_VECTORS = "priced cost of the vector"
+SOME_COLUMNS = "priced cost of the column"
+REMOVAL_REASONS = {
+    ALL_VECTORS: "groups removed with whole partitions of the tasks",
+    SOME_VECTORS: "device vectors of groups removed",
+    SOME_COLUMNS: "columns removed",
+}
+"""Reason -> what is counted. After the first nothing of a partition is left, after the last what is listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +125,26 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A family of columns or combinations that cannot win: what it is, how many, and by which bound."""
+    """What the solver left out of one partition of the tasks, because it cannot win.
 
-    family: str
+    Every partition of the space has one, if only to say that none of its columns had to go.
+
+    Parameters
+    ----------
+    partition
+        Groups of task names, as `hetrl.search.exact.certificate.partition_name` writes them.
+    group
+        The group whose vectors were left out; empty where it is the partition's groups or columns.
+    number
+        How many groups, vectors or columns.
+    reason
+        One of `REMOVAL_REASONS`.
+    bound_seconds
+        No step with what was left out takes less.
+    """
+
+    partition: str
+    group: str
     number: int
     reason: str
     bound_seconds: float

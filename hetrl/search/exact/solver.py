@@ -19,14 +19,22 @@ from hetrl.plan.plan import Plan
 from hetrl.search.bounds import dollar_bound, lower_bound
 from hetrl.search.chains import improved, objective_of
 from hetrl.search.constraints import NodeRules
-from hetrl.search.exact.certificate import make_certificate
+from hetrl.search.exact.certificate import make_certificate, partition_name
 from hetrl.search.exact.columns import ColumnMaker, TaskBounds
 from hetrl.search.exact.combining import ColumnSearch, Incumbent
 from hetrl.search.exact.placing import canonical_plans
 from hetrl.search.exact.problem import Column, ExactProblem
-from hetrl.search.exact.result import Certificate, DeclaredSpace, ExactResult, Removal
+from hetrl.search.exact.result import (
+    ALL_VECTORS,
+    SOME_COLUMNS,
+    SOME_VECTORS,
+    Certificate,
+    DeclaredSpace,
+    ExactResult,
+    Removal,
+)
 from hetrl.search.exact.space import Vector
-from hetrl.search.exact.survivors import SAFETY, NeededGroups, Survivors, need_columns, screen_partition
+from hetrl.search.exact.survivors import SAFETY, NeededGroups, Partition, Survivors, need_columns, screen_partition
 from hetrl.search.exact.workers import Workers
 from hetrl.search.hybrid import solve
 from hetrl.search.infeasible import explain_infeasible
@@ -108,7 +116,7 @@ class Prover:
         self.bounds = TaskBounds(self.problem, self.workers)
         self.maker = ColumnMaker(self.problem, self.deadline)
         self.counts: dict[str, int] = {}
-        self.searched: list[ColumnSearch] = []
+        self.searched: list[tuple[Partition, int, ColumnSearch]] = []
         self.removals: list[Removal] = []
         self.timed_out = self.interrupted = False
         self.start_groups: set[frozenset[int]] = set()
@@ -249,7 +257,7 @@ class Prover:
                     screened.append(left)
                 else:
                     open_bounds[number] = math.inf
-                    self.remove(self.name(left.partition), len(left.partition), "bound of all its vectors", left.bound)
+                    self.remove(left.partition, len(left.partition), ALL_VECTORS, left.bound)
                 if left.vectors and probed < NUM_PROBED and not self.problem.space.best_links:
                     probed += 1
                     self.rise([left.cheapest(NUM_PROBED_VECTORS)], incumbent)
@@ -260,12 +268,16 @@ class Prover:
                 self.rise(screened, incumbent)
             for left in screened[:NUM_PROBED]:
                 self.rise([left.cheapest(NUM_PROBED_VECTORS)], incumbent)
-            self.removals += self.vector_removals(screened, incumbent)
-            screened = [left for left in screened if left.tighten(self.limit(incumbent))]
             numbers = {partition: number for number, partition in enumerate(partitions)}
-            for number in set(numbers.values()) - {numbers[left.partition] for left in screened}:
-                open_bounds[number] = math.inf
-            self.explore(screened, incumbent, open_bounds)
+            remaining = []
+            for left in screened:
+                if left.tighten(self.limit(incumbent)):
+                    remaining.append(left)
+                    self.remove_vectors(left, incumbent)
+                else:
+                    open_bounds[numbers[left.partition]] = math.inf
+                    self.remove(left.partition, len(left.partition), ALL_VECTORS, left.bound)
+            self.explore(remaining, incumbent, open_bounds)
         except KeyboardInterrupt:
             if incumbent.placed is None and not self.start_groups:
                 raise
@@ -301,23 +313,24 @@ class Prover:
         """Seconds that a step must undercut to be better by more than the gap, at the least price that is searched."""
         return incumbent.objective / (1.0 + self.gap) / self.problem.least_price
 
-    def vector_removals(self, screened: list[Survivors], incumbent: Incumbent) -> list[Removal]:
-        """Vectors that no plan better than the incumbent uses, by group and partition."""
-        removals = []
-        for left in screened:
-            for tasks, vectors in zip(left.partition, left.vectors, strict=True):
-                number = len(self.problem.space.vectors) - len(vectors)
-                family = f"{self.name((tasks,))} in {self.name(left.partition)}"
-                if number:
-                    removals.append(
-                        Removal(
-                            family=family,
-                            number=number,
-                            reason="priced cost of the vector",
-                            bound_seconds=self.limit(incumbent),
-                        )
-                    )
-        return removals
+    def remove(self, partition: Partition, number: int, reason: str, bound: float, group: tuple[int, ...] = ()) -> None:
+        """Note what of a partition cannot win."""
+        self.removals.append(
+            Removal(
+                partition=partition_name(self.problem, partition),
+                group=partition_name(self.problem, [group]),
+                number=number,
+                reason=reason,
+                bound_seconds=bound,
+            )
+        )
+
+    def remove_vectors(self, left: Survivors, incumbent: Incumbent) -> None:
+        """Note the vectors that no plan better than the incumbent uses, by group."""
+        for tasks, vectors in zip(left.partition, left.vectors, strict=True):
+            number = len(self.problem.space.vectors) - len(vectors)
+            if number:
+                self.remove(left.partition, number, SOME_VECTORS, self.limit(incumbent), tasks)
 
     def explore(self, screened: list[Survivors], incumbent: Incumbent, open_bounds: dict[int, float]) -> None:
         """Work out all columns that are left, and search every partition's combinations."""
@@ -345,9 +358,7 @@ class Prover:
             if one.stopped:
                 return
             if final:
-                self.searched.append(one)
-                removed = sum(len(each) for each in groups_of) - sum(len(each) for each in one.groups)
-                self.remove(self.name(left.partition), removed, "priced cost of the column", one.limit)
+                self.searched.append((left.partition, sum(map(len, groups_of)), one))
                 open_bounds[numbers[left.partition]] = math.inf
                 self.report(open_bounds, incumbent)
 
@@ -361,23 +372,16 @@ class Prover:
             lower = self.lower(open_bounds, incumbent)
             self.progress(lower, incumbent.objective, incumbent.objective / lower - 1.0 if lower > 0 else math.inf)
 
-    def name(self, partition: tuple[tuple[int, ...], ...]) -> str:
-        """Write groups of task names as text."""
-        names = [task.name for task in self.job.workflow.tasks]
-        return " | ".join("+".join(names[task] for task in tasks) for tasks in partition)
-
-    def remove(self, family: str, number: int, reason: str, bound: float) -> None:
-        """Note what cannot win."""
-        if number > 0:
-            self.removals.append(Removal(family=family, number=number, reason=reason, bound_seconds=bound))
-
     def certificate(self, incumbent: Incumbent, space: DeclaredSpace) -> Certificate | None:
         """Certificate over the columns that can still win against the final incumbent."""
         assert self.mip is not None
         columns: dict[int, Column] = {}
-        for one in self.searched:
-            if one.bound < one.limit and one.filter():
-                columns.update({id(column): column for group in one.groups for column in group})
+        for partition, number, one in self.searched:
+            left = (
+                [column for group in one.groups for column in group] if one.bound < one.limit and one.filter() else []
+            )
+            columns.update({id(column): column for column in left})
+            self.remove(partition, number - len(left), SOME_COLUMNS, one.limit)
         self.counts["certificate_columns"] = len(columns)
         return make_certificate(self.problem, space, incumbent, list(columns.values()), self.removals, self.mip)
 

@@ -54,6 +54,27 @@ def test_a_whole_certificate_holds(written: Path, mip: str, capsys: pytest.Captu
     assert said["checked"]["columns costed anew"] == len(certificate(written)["columns"])
 
 
+def test_every_partition_is_accounted_for_once(written: Path) -> None:
+    """All Bell(n) partitions of the tasks, with what was removed of each or the number of its columns that were."""
+    values = certificate(written)
+    told = [each["partition"] for each in values["removals"] if each["reason"] != "priced cost of the vector"]
+    assert len(set(told)) == len(told) == values["space"]["num_partitions"]
+    tasks = {task for each in values["columns"] for task in each["tasks"]}
+    assert all({task for group in each.split(" | ") for task in group.split("+")} == tasks for each in told)
+
+
+def test_what_was_not_proven_anew_does_not_read_like_a_proof(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(written / "plan.certificate.json")
+    said = {}
+    for words in ("", "--complete"):
+        assert main(["certify", file, "--mip", "cbc", "--quiet", *words.split()]) == 0
+        said[words] = capsys.readouterr().out
+        assert main(["certify", file, "--mip", "cbc", "--json", *words.split()]) == 0
+        assert json.loads(capsys.readouterr().out)["complete"] is bool(words)
+    assert "as far as it was checked" in said[""] and "not checked" in said[""] and "proven" not in said[""]
+    assert "proven anew" in said["--complete"] and "not checked" not in said["--complete"]
+
+
 def test_without_another_solver_the_certificates_own_checks_it_and_that_is_said(written: Path) -> None:
     without = "import sys; sys.modules['highspy'] = None; from hetrl.tools.main import main; sys.exit(main())"
 
@@ -129,8 +150,38 @@ def removed_below_the_optimum(document: Document) -> None:
     values["removals"][0]["bound_seconds"] = 0.999 * values["optimum_seconds"]
 
 
-def removed_less_than_one(document: Document) -> None:
+def removed_less_than_none(document: Document) -> None:
     document["certificate"]["removals"][0]["number"] = -3
+
+
+def nothing_accounted_for(document: Document) -> None:
+    document["certificate"]["removals"] = []
+
+
+def one_partition_passed_over(document: Document) -> None:
+    values = document["certificate"]
+    left_out = values["removals"][0]["partition"]
+    values["removals"] = [each for each in values["removals"] if each["partition"] != left_out]
+
+
+def only_vectors_accounted_for(document: Document) -> None:
+    values = document["certificate"]
+    values["removals"] = [each for each in values["removals"] if each["reason"] != "priced cost of the column"]
+
+
+def one_partition_accounted_for_twice(document: Document) -> None:
+    removals = document["certificate"]["removals"]
+    removals.append(removals[-1])
+
+
+def removed_outside_the_space(document: Document) -> None:
+    removals = document["certificate"]["removals"]
+    removals.append({**removals[-1], "partition": "actor_generate+actor_train"})
+
+
+def vectors_of_a_foreign_group(document: Document) -> None:
+    removals = document["certificate"]["removals"]
+    removals.append({**removals[-1], "reason": "priced cost of the vector", "group": "actor_generate+nobody"})
 
 
 def engine_shares(document: Document) -> None:
@@ -153,7 +204,13 @@ def nothing_chosen(document: Document) -> None:
 
 CORRUPTIONS = [
     removed_below_the_optimum,
-    removed_less_than_one,
+    removed_less_than_none,
+    nothing_accounted_for,
+    one_partition_passed_over,
+    only_vectors_accounted_for,
+    one_partition_accounted_for_twice,
+    removed_outside_the_space,
+    vectors_of_a_foreign_group,
     engine_shares,
     canonical_nodes_without_end,
     relaxed_seconds,
@@ -209,8 +266,6 @@ WRONG = {
 FREE = {  # what another valid value may stand in: nothing follows from it, or only --complete tells
     "config_folder": {"text"},
     "certificate.cost_model": {"text"},
-    "certificate.removals": {"list"},
-    "certificate.removals.*.family": {"text"},
     "certificate.removals.*.bound_seconds": {"null"},
 }
 
