@@ -138,7 +138,8 @@ def memory(given: Given) -> Answer:
     rules = []
     if made.verdict == setups.DOES_NOT_FIT:
         over_host = made.host_limit_bytes is not None and made.host_bytes > made.host_limit_bytes
-        rules = ["HOST_RAM"] if over_host and made.peak_bytes <= made.limit_bytes and not made.problems else ["MEMORY"]
+        only_host = over_host and made.peak_bytes <= made.limit_bytes and not made.problems
+        rules = ["HOST_RAM" if only_host else "DEVICE_MEMORY"]
     return Answer(
         verdict=made.verdict,
         rules=tuple(rules),

@@ -26,7 +26,7 @@ def plan(given: Given) -> Answer:
     try:
         result = solve(*prepared(job))
     except InfeasibleError as error:
-        return Answer(verdict="reject", rules=("MEMORY",), text=str(error))
+        return Answer(verdict="reject", rules=("DEVICE_MEMORY",), text=str(error))
     devices = {task.task: list(task.devices) for task in result.plan.tasks}
     used = sorted({device for ids in devices.values() for device in ids})
     types = {task: sorted({job.topology.devices[device].type.name for device in ids}) for task, ids in devices.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +20,16 @@ from hetrl.units import format_seconds
 SAME = 1e-9
 
 
-def read_job_or_plan(path: Path) -> tuple[Job, Plan | None]:
-    """Return the job, and the plan if the file is one."""
+def read_job_or_plan(path: Path, overrides: Mapping[str, object] | None = None) -> tuple[Job, Plan | None]:
+    """Return the job, and the plan if the file is one; ``overrides`` are those of `load_job`, for a job file."""
     source = str(path)
     if path.suffix == ".json":
         document = read_plan(path)
     else:
         text = read_text(path, "job file or plan", MAX_PLAN_BYTES, pipes=True)  # once: it may be a pipe
         if not _starts_as_plan(text):
-            return job_from_values(parse_yaml(text, source), source=source, base=folder_of(path)), None
+            values, base = parse_yaml(text, source), folder_of(path)
+            return job_from_values(values, source=source, base=base, overrides=overrides), None
         document = document_from_text(text, source)
     return job_of(document, path), document.plan
 

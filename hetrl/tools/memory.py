@@ -1,6 +1,7 @@
 """Show what a plan keeps in memory, device by device and phase by phase, and whether it fits.
 
-For a job file a plan is searched first; if none fits, the reasons and the smallest changes are printed (exit code 3).
+For a job file it is the plan that `hetrl plan` finds with the hybrid search; if none fits, the reasons and the smallest
+changes are printed (exit code 3).
 For a plan.json that does not fit, the first single change that makes it fit is named.
 """
 
@@ -10,13 +11,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hetrl.cost.model import CostModel
 from hetrl.cost.residency import MemoryUse, plan_memory
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import EXIT_INFEASIBLE, EXIT_OK, SpecError
+from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
 from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
@@ -29,22 +30,21 @@ from hetrl.workload.outlook import fleet_outlook
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``hetrl memory``."""
     parser.add_argument("config", type=Path, help="job file (YAML) or plan.json")
-    parser.add_argument("--budget", type=int, default=400, help="cost evaluations for a job file's plan (default 400)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="longest search for a job file's plan (default 10)")
+    parser.add_argument("--budget", type=int, help="of a job file's search; overrides optimizer.budget")
+    parser.add_argument("--seconds", type=float, help="longest search; overrides optimizer.max_search_seconds")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the memory of a plan."""
-    job, plan = read_job_or_plan(args.config)
+    limits = {"optimizer.budget": args.budget, "optimizer.max_search_seconds": args.seconds}
+    given = {path: limit for path, limit in limits.items() if limit is not None}
+    job, plan = read_job_or_plan(args.config, given)
     if plan is None:
         necessary = fleet_outlook(job)
         for problem in necessary:
             print(f"problem: {problem}", file=sys.stderr)
-        searched = replace(job, optimizer=replace(job.optimizer, budget=args.budget, max_search_seconds=args.seconds))
-        plan = solve(
-            searched, UnitCosts(CostModel.builtin(), job.precision)
-        ).plan  # raises with reasons if nothing fits
+        plan = searched_plan(job)
     else:
         broken = plan_problems(job, plan)
         if broken:
@@ -63,7 +63,22 @@ def run(args: argparse.Namespace) -> int:
             print(f"would fit with: {change or 'no single change; plan the job again'}")
             for line in more:
                 print(f"would fit with: {line}")
+        else:
+            print("fits: every device, host and KV pool")
     return EXIT_INFEASIBLE if problems else EXIT_OK
+
+
+def searched_plan(job: Job) -> Plan:
+    """Return the plan that ``hetrl plan`` finds with the hybrid search.
+
+    Raises
+    ------
+    InfeasibleError
+        With reasons if nothing fits.
+    """
+    model = CostModel.builtin()
+    job = model.with_links(job)
+    return solve(job, UnitCosts(model, job.precision)).plan
 
 
 def as_dict(job: Job, use: MemoryUse, problems: list[str], change: str, more: list[str]) -> dict[str, object]:

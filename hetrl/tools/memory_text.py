@@ -14,6 +14,9 @@ from hetrl.spec.job import Job
 from hetrl.units import format_bytes
 from hetrl.workload.setups import DOES_NOT_FIT, FITS, TIGHT, TIGHT_FRACTION
 
+MOST_SHOWN = 16
+"""Nodes or replicas in one line."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -76,7 +79,7 @@ def kv_problems(job: Job, use: MemoryUse) -> list[Problem]:
             message=f"the KV pool holds {tokens:,.0f} tokens, one longest sequence has {needed:,}",
             found=f"{tokens:,.0f} tokens",
             valid="more devices for this engine, offload of other tasks, or shorter responses",
-            rule="MEMORY",
+            rule="KV_ROOM",
         )
         for task, pools in use.kv_tokens.items()
         for number, tokens in enumerate(pools)
@@ -92,7 +95,7 @@ def memory_problems(job: Job, use: MemoryUse) -> list[Problem]:
             message=f"{row.phase} needs {format_bytes(row.needed_bytes + row.reserved_bytes)} "
             f"of {format_bytes(row.limit_bytes)} on {row.type}",
             found=f"{row.dominant_term} {format_bytes(row.dominant_bytes)}",
-            rule="MEMORY",
+            rule="DEVICE_MEMORY",
         )
         for row in rows(job, use)
         if row.verdict == DOES_NOT_FIT
@@ -108,9 +111,14 @@ def memory_problems(job: Job, use: MemoryUse) -> list[Problem]:
 
 
 def _ids(devices: tuple[int, ...]) -> str:
-    if len(devices) > 2 and devices[-1] - devices[0] == len(devices) - 1:
-        return f"{devices[0]}-{devices[-1]}"
-    return ",".join(map(str, devices))
+    """Device ids in ascending order, runs of three and more as ``4-7``."""
+    runs: list[list[int]] = []
+    for device in devices:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
 
 
 def changes(job: Job, plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -167,24 +175,31 @@ def devices_needed(job: Job, plan: Plan) -> list[str]:
 
 def memory_lines(job: Job, use: MemoryUse) -> list[str]:
     """Return the table of a plan's memory for the terminal."""
+    made = rows(job, use)
+    width = max([len("devices"), *(len(_ids(row.devices)) for row in made)])
     lines = [
-        f"{'devices':<12} {'type':<14} {'phase':<20} {'needs':>10} {'KV pool':>10} {'limit':>10}  "
-        f"{'verdict':<12} dominant term"
+        "memory of every device; an engine's KV pool takes what is useful of the room beside what the phase needs",
+        f"{'devices':<{width}} {'type':<14} {'phase':<20} {'needs':>10} {'KV pool':>10} {'limit':>10}  "
+        f"{'verdict':<12} largest term",
     ]
-    for row in rows(job, use):
+    for row in made:
         needs, pool, limit = map(format_bytes, (row.needed_bytes, row.reserved_bytes, row.limit_bytes))
         verdict = row.verdict.replace("_", " ")
         lines.append(
-            f"{_ids(row.devices):<12} {row.type:<14} {row.phase:<20} {needs:>10} {pool:>10} {limit:>10}  "
+            f"{_ids(row.devices):<{width}} {row.type:<14} {row.phase:<20} {needs:>10} {pool:>10} {limit:>10}  "
             f"{verdict:<12} {row.dominant_term} {format_bytes(row.dominant_bytes)}"
         )
-    lines.append(
-        "host RAM: "
-        + ", ".join(
-            f"{job.topology.nodes[node].id} {format_bytes(needed)} of {format_bytes(use.host_limits[node])}"
-            for node, needed in list(use.hosts.items())[:16]
-        )
-    )
+    hosts = [
+        f"{job.topology.nodes[node].id} {format_bytes(needed)} of {format_bytes(use.host_limits[node])}"
+        for node, needed in use.hosts.items()
+    ]
+    lines.append(f"host RAM: {_first(hosts)}")
     for task, pools in use.kv_tokens.items():
-        lines.append(f"KV pool of {task}: " + ", ".join(f"{tokens:,.0f}" for tokens in pools[:16]) + " tokens")
+        lines.append(f"KV pool of {task} in tokens, by replica: {_first([f'{tokens:,.0f}' for tokens in pools])}")
     return lines
+
+
+def _first(entries: list[str]) -> str:
+    """All entries, or as many as a terminal can show and how many there are besides."""
+    more = f" and {len(entries) - MOST_SHOWN} more" if len(entries) > MOST_SHOWN else ""
+    return ", ".join(entries[:MOST_SHOWN]) + more

@@ -15,7 +15,7 @@ def fleet_outlook(job: Job) -> list[Problem]:
     Every phase needs its model's weights on the devices, training its gradients too; all training state must fit
     into device and host memory together.
 
-    Rules: MEMORY, HOST_RAM.
+    Rules: DEVICE_MEMORY, HOST_RAM.
     """
     margin = 1.0 - job.optimizer.memory_safety_margin
     usable = margin * sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes)
@@ -39,7 +39,7 @@ def fleet_outlook(job: Job) -> list[Problem]:
                     message=message,
                     found=task.model.name,
                     valid=_remedy(job, least, usable),
-                    rule="MEMORY",
+                    rule="DEVICE_MEMORY",
                 )
             )
     if not problems and trained_state > usable + host:

@@ -70,8 +70,8 @@ def test_host_memory_that_is_short_is_told_in_the_unit_of_the_rest() -> None:
 
 def test_memory_of_devices_and_hosts_is_in_one_unit(capsys: pytest.CaptureFixture[str]) -> None:
     assert memory.main([str(ROOT / "configs" / "rlhf_70b.yaml"), "--budget", "1"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert "dominant term" in head and "GB" not in head and "GiB" not in head
+    _, head, *lines = capsys.readouterr().out.splitlines()
+    assert "largest term" in head and "GB" not in head and "GiB" not in head
     assert all(re.search(r"\d GiB  (fits|tight)", line) for line in lines if " fits " in line or " tight " in line)
     (hosts,) = [line for line in lines if line.startswith("host RAM")]
     assert re.fullmatch(r"host RAM: (\S+ [\d.]+ [GT]iB of [\d.]+ [GT]iB(, )?)+", hosts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def test_every_key_of_a_written_plan_is_documented(key: str) -> None:
 @pytest.mark.parametrize("value", [*SHARDINGS, *WEIGHTS_WHEN_IDLE, *OPTIMIZER_STATES])
 def test_every_value_of_a_written_plan_is_documented(value: str) -> None:
     assert f"`{value}`" in WRITTEN_PLAN
+
+
+def test_every_identifier_of_a_message_is_on_the_page_of_rules() -> None:
+    sources = [path.read_text() for part in ("hetrl", "profiler") for path in (ROOT / part).rglob("*.py")]
+    given = {rule for source in sources for rule in re.findall(r'\brule(?:: str)?=\s*"([A-Z_]+)"', source)}
+    assert {"DEVICE_MEMORY", "KV_ROOM", "UNKNOWN_KEY"} <= given
+    page = (ROOT / "docs" / "rules.md").read_text()
+    assert [rule for rule in sorted(given - {"INPUT"}) if f"`{rule}`" not in page] == []
+
+
+def test_every_rule_of_the_page_is_given_by_a_message() -> None:
+    sources = "".join(path.read_text() for part in ("hetrl", "profiler") for path in (ROOT / part).rglob("*.py"))
+    page = (ROOT / "docs" / "rules.md").read_text()
+    named = {
+        name for row in re.findall(r"^\| (`[A-Z_`, ]+) \|", page, re.MULTILINE) for name in row.strip("`").split("`, `")
+    }
+    assert len(named) > 40
+    assert [name for name in sorted(named) if f'"{name}"' not in sources] == []
 
 
 def test_the_overview_links_every_page() -> None:

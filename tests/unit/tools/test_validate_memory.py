@@ -14,6 +14,7 @@ from hetrl.plan.rules import plan_problems
 from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.tools import devices, memory, models, validate
+from hetrl.tools import plan as plan_command
 from hetrl.tools.memory_text import devices_needed, memory_lines, memory_problems, smallest_change
 from hetrl.workload.outlook import fleet_outlook
 
@@ -80,7 +81,7 @@ def test_a_model_larger_than_the_fleet_cannot_fit(tmp_path: Path, capsys: pytest
     )
     assert validate.main([str(file)]) == 3
     said = capsys.readouterr().out
-    assert "MEMORY" in said and "more L4" in said and "lora_rank" in said
+    assert "DEVICE_MEMORY" in said and "more L4" in said and "lora_rank" in said
 
 
 def test_outlook_of_the_guide_is_open_on_40_gb_cards_too() -> None:
@@ -104,7 +105,7 @@ def test_a_plan_over_memory_names_the_change_that_fits() -> None:
     train = TaskPlan(task="actor_train", replicas=replicas(4, 1, 16), micro_batch_size=1, recompute=True)
     job, plan = small_plan(train=train)
     problems = memory_problems(job, plan_memory(job, plan))
-    assert {problem.rule for problem in problems} == {"MEMORY"}
+    assert {problem.rule for problem in problems} == {"DEVICE_MEMORY", "KV_ROOM"}
     assert any("actor_train needs" in problem.message for problem in problems)
     assert smallest_change(job, plan) == "actor_train: full sharding over the replicas"
     fixed = Plan(groups=plan.groups, tasks=(*plan.tasks[:2], replace(train, sharding="fsdp")))
@@ -135,6 +136,37 @@ def test_memory_of_a_job_that_cannot_fit_exits_with_three(tmp_path: Path, capsys
     file.write_text(SMALL.replace("gpus: 4", "gpus: 1").replace("interconnect: NVLink-900G", "host_ram: 8GB"))
     assert memory.main([str(file), "--budget", "20"]) == 3
     assert "no plan fits" in capsys.readouterr().err
+
+
+def test_memory_of_a_job_is_that_of_the_plan_that_the_planner_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(SMALL)
+    assert plan_command.main(["--config", str(job), "--out", str(tmp_path / "plan.json"), "--quiet"]) == 0
+    capsys.readouterr()
+    for file in (job, tmp_path / "plan.json"):
+        assert memory.main([str(file)]) == 0
+    said = capsys.readouterr().out
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+    assert said.endswith("fits: every device, host and KV pool\n")
+
+
+@pytest.mark.parametrize("limit", ["--budget=0", "--budget=-4", "--seconds=-1", "--seconds=nan"])
+def test_limits_of_the_search_are_checked(limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(SMALL)
+    assert memory.main([str(job), limit]) == 2
+    assert "optimizer." in capsys.readouterr().err
+
+
+def test_devices_are_named_by_runs() -> None:
+    job, colocated = small_plan()
+    use = plan_memory(job, colocated)
+    assert any(line.startswith("0-3 ") for line in memory_lines(job, use))
+    other = dict(use.devices[1]["actor_train"], process=7.0)
+    unlike = {**use.devices, 1: {**use.devices[1], "actor_train": other}}
+    assert any(line.startswith("0,2,3 ") for line in memory_lines(job, replace(use, devices=unlike)))
 
 
 def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
