@@ -358,6 +358,9 @@ cdef class Replicas(ReplicaTables):
             slow[0] = slowest.slow.top[0]
             first[0] = slowest.first.top[0] if slowest.scores_first else slow[0]
             return
+        slow[0] = first[0] = 0.0
+        if not self.replicas[r].bounded:  # not worked out, in a state that is infeasible anyway
+            return
         train_bounds(self.patterns + self.replicas[r].pattern, self.num_kinds, self.slot_word + self.replicas[r].first, &bounds)
         slow[0] = bounds.low * (2.0 - BOUND_FACTOR)
         first[0] = (bounds.low + bounds.first) * (2.0 - BOUND_FACTOR)
