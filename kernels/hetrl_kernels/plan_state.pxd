@@ -66,7 +66,6 @@ cdef class PlanState(Arena):
     cdef void gather_stale(self) noexcept nogil
     cdef bint slower(self) noexcept nogil
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil
-    cdef bint exceeds_by(self, bint bounds, double limit, unsigned int changed) noexcept nogil
     cdef void read_load(self) noexcept nogil
     cdef void keep(self, unsigned int tasks) noexcept nogil
     cdef double rest_seconds(self, int task) noexcept nogil

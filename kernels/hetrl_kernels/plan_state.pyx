@@ -327,37 +327,19 @@ cdef class PlanState(Arena):
         return False
 
     cdef bint exceeds(self, double limit, unsigned int changed) noexcept nogil:
-        """Whether replicas alone make the whole exceed a limit, whatever else a move changes.
+        """Whether replicas alone make a group's load or a chain of tasks exceed a limit, whatever else a move changes.
 
-        First by the bounds that the touched replicas give, which costs next to nothing, then by what the slowest take, as far as
-        that could tell. ``changed`` are the tasks whose rings, optimizers and host traffic the move changes: of these only replicas
-        count.
+        Of long training pipelines a lower bound counts. ``changed`` are the tasks whose rings, optimizers and host traffic the
+        move changes: of these only replicas count.
         """
-        cdef unsigned int left = self.moved_tasks, loose
-        if not self.load_known:
-            self.read_load()
-        if self.exceeds_by(True, limit, changed):
-            return True
-        while left:
-            self.replicas.settle(&self.log, lowest_bit(left), True)
-            left &= left - 1
-        while self.exceeds_by(False, limit, changed):
-            loose = self.moved_tasks & self.loose_tasks()
-            if not loose:
-                return True
-            self.sharpen(loose)
-            if self.exceeds_by(True, limit, changed):
-                return True
-        return False
-
-    cdef bint exceeds_by(self, bint bounds, double limit, unsigned int changed) noexcept nogil:
-        """Whether a group's load or a chain of tasks exceeds a limit, by lower bounds of the touched replicas or by upper ones."""
         cdef const TaskTime* time
         cdef double[MAX_TASKS] seconds
         cdef double[MAX_GROUPS] load
         cdef unsigned int left = self.moved_tasks | changed
         cdef double margin = limit * (1.0 + 1e-9), more = 0.0, gain
         cdef int i
+        if not self.load_known:
+            self.read_load()
         for i in range(self.num_groups):
             load[i] = self.load[i]
         for i in range(self.num_tasks):
@@ -368,10 +350,10 @@ cdef class PlanState(Arena):
             time = self.times + i
             if not (self.moved_tasks >> i & 1):
                 seconds[i] = time.first_least + time.more * time.slow_least
-            elif bounds:
-                seconds[i] = self.replicas.least_first[i] + time.more * self.replicas.least[i]
-            else:
+            elif self.replicas.settle(&self.log, i, True):
                 seconds[i] = time.first[0] + time.more * time.slow[0]
+            else:
+                seconds[i] = self.replicas.least_first[i] + time.more * self.replicas.least[i]
             if not (changed >> i & 1):
                 seconds[i] += time.rest_before
             gain = seconds[i] - self.least[i]

@@ -39,5 +39,5 @@ cdef class Replicas(ReplicaTables):
     cdef void loosen(self, Log* log, Replica* replica) noexcept nogil
     cdef int loose(self, int task) noexcept nogil
     cdef void sharpen(self, Log* log, int r) noexcept nogil
-    cdef void settle(self, Log* log, int task, bint bounds_do) noexcept nogil
+    cdef bint settle(self, Log* log, int task, bint bounds_do) noexcept nogil
     cdef void lower_bounds(self, int task, double* slow, double* first) noexcept nogil

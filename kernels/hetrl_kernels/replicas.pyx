@@ -342,12 +342,13 @@ cdef class Replicas(ReplicaTables):
             self.least_first[replica.task] = fmax(self.least_first[replica.task], entry.first)
         put(log, &replica.unresolved, 0)
 
-    cdef void settle(self, Log* log, int task, bint bounds_do) noexcept nogil:
-        """Work out replicas until those that decide are not mere bounds, or only bounds of long training pipelines."""
+    cdef bint settle(self, Log* log, int task, bint bounds_do) noexcept nogil:
+        """Work out replicas until those that decide are not mere bounds, or only bounds of long training pipelines: then False."""
         cdef int r = self.loose(task)
         while r >= 0 and not (bounds_do and self.replicas[r].bounded):
             self.sharpen(log, r)
             r = self.loose(task)
+        return r < 0
 
     cdef void lower_bounds(self, int task, double* slow, double* first) noexcept nogil:
         """What a task's slowest replica takes at least."""

@@ -304,7 +304,7 @@ cdef inline long long four(int first, int second, int third, int fourth) noexcep
 
 
 cdef inline Look look_of(Maxima most, int num_nodes, int stage, int kind) noexcept nogil:
-    """``num_nodes`` only tells one from several, unless gradients may be reduced in two levels; ``kind`` is the first node's."""
+    """``num_nodes`` only tells one from several, unless all nodes have equally many members; ``kind`` is the first node's."""
     cdef Look look
     look.links, look.nodes = low_word(most), high_word(most)
     look.rest = stage | kind << 6 | num_nodes << 12
@@ -339,7 +339,8 @@ cdef inline Look read_counts(Tables t, Links links, const Rings* rings, int stag
     if rings.two_levels:
         own = first_bit(rings.own + stage * links.words, links.words)
         most, least = highest(rings.on_node + stage), lowest(rings.on_node + stage)
-        num_nodes = <int>rings.on_node[stage].count[most]  # all of them where it matters
+        if most == least:
+            num_nodes = <int>rings.on_node[stage].count[most]
     return look_of(
         maxima_of(
             four(

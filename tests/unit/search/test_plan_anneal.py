@@ -16,7 +16,7 @@ from benchmarks.random_plans import random_assignments, relative
 from hetrl.cost.evaluate import evaluate
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
-from hetrl.plan.plan import Group, Plan, Replica, Stage
+from hetrl.plan.plan import Group, Plan, Replica, Stage, TaskPlan
 from hetrl.plan.rules import plan_problems
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate, SearchContext
@@ -110,6 +110,48 @@ def test_gradient_rings_of_many_members() -> None:
     plans = [plan for plan in feasible_plans(context, 9, tries=60) if len(plan.tasks[train].replicas) > 16]
     seen = [seconds for plan in plans[:4] for seconds in check(context, plan, 3, 6)]
     assert len({seconds for seconds in seen if math.isfinite(seconds)}) > 5
+
+
+@pytest.mark.parametrize("sizes", [(9, 8), (9, 8, 1), (8, 8, 8), (16, 16), (3, 7, 9, 1, 4), (12, 12, 12, 12)])
+@pytest.mark.parametrize("replicas", [2, 16, 17, 24])
+def test_unsharded_rings_over_nodes_of_unequal_sizes(sizes: tuple[int, ...], replicas: int) -> None:
+    """Whatever the number of members per node is: equal, different, or different on one node only."""
+    if replicas > sum(sizes):
+        return
+    nodes = [
+        {"id": f"node-{number}", "gpus": size, "type": "H100", "interconnect": "PCIe-Gen4", "network": "1Gbps"}
+        for number, size in enumerate(sizes)
+    ]
+    values = {
+        "workflow": {
+            "algorithm": "DPO",
+            "actor_model": "Qwen2.5-0.5B",
+            "reference_model": "Qwen2.5-0.5B",
+            "online": False,
+        },
+        "cluster_topology": {"nodes": nodes},
+        "batch": {"num_prompts": 48},
+    }
+    context = context_of(job_from_values(values, source="unequal nodes"))
+    stage, devices = 24, tuple(range(replicas))
+    scoring = TaskPlan(
+        task="reference_score",
+        replicas=(Replica(stages=(Stage(num_layers=stage, devices=(0,)),), num_prompts=48),),
+        micro_batch_size=1,
+    )
+    training = TaskPlan(
+        task="actor_train",
+        replicas=tuple(
+            Replica(
+                stages=(Stage(num_layers=stage, devices=(device,)),),
+                num_prompts=48 // replicas + (device < 48 % replicas),
+            )
+            for device in devices
+        ),
+        micro_batch_size=1,
+    )
+    plan = Plan(groups=(Group(tasks=("reference_score", "actor_train"), devices=devices),), tasks=(scoring, training))
+    assert all(math.isfinite(seconds) for seconds in check(context, plan, 1, 4))
 
 
 def test_the_period_of_an_asynchronous_job() -> None:
