@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.loop_predict import predicted_phases, predicted_step_seconds, replanned
-from benchmarks.loop_report import LoopResult, StepScore, print_report
+from benchmarks.loop_report import LoopResult, StepScore, print_report, shares_text
 from benchmarks.loop_stages import fit, launch, plan, prepare, profile, refit
 from hetrl.files import write_json_atomically
-from hetrl.measure import MeasurementStore
+from hetrl.measure import MeasurementStore, load_measurements
 from hetrl.plan.plan import Plan
 from hetrl.runtime.session import Session
 from hetrl.runtime.step import StepRecord
+from hetrl_profiler.described import slowdowns
 
 SEEDS = (1, 2, 3)
 NUM_STEPS = 16
@@ -114,7 +115,7 @@ def run_loop(out: Path, *, quick: bool) -> LoopResult:
             print(f"  {score.line()}", flush=True)
         again = replanned(job, refitted)
         new_shares = shares_of(again.plan)
-        print(f"\nre-planned with the refitted model: {new_shares}", flush=True)
+        print(f"\nre-planned with the refitted model: {shares_text(new_shares)}", flush=True)
         compared = in_turn(session, new_shares) if same_layout(document.plan, again.plan) else ([], [])
     return LoopResult(
         trained=trained,
@@ -133,12 +134,13 @@ def run_loop(out: Path, *, quick: bool) -> LoopResult:
         replanned_shares=new_shares,
         replanned_seconds=compared,
         replanned_step_seconds=again.estimate.step_seconds,
+        slowdowns=slowdowns([each for file in fleet.profiles for each in load_measurements(file)]),
         phases=predicted_phases(trained, job, document.plan, fitted, refitted, planned_shares),
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the loop; exit code 0 if it ended, whatever the figures say."""
+    """Run the loop; exit code 0 if it ended, whatever the figures say (the table says which hold)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--out", type=Path, default=Path("runs/loop"), help="folder for models, profiles and plans")

@@ -10,11 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.loop_stages import DUTY
 from hetrl.runtime.step import StepRecord
+from hetrl_profiler.described import ALONE
 
 REWARD_RANGE = 1.0
 NUM_EDGE_STEPS = 3
 """Steps averaged at either end of a training run."""
+
+
+def shares_text(shares: Mapping[str, Sequence[int]]) -> str:
+    """Prompts of a step on the fast and on the slow device: ``actor_generate 17+7, actor_train 15+9``."""
+    return ", ".join(f"{task} {'+'.join(map(str, each))}" for task, each in shares.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +40,18 @@ class StepScore:
 
     def line(self) -> str:
         """One line for the terminal."""
-        shares = ", ".join(f"{task} {'+'.join(map(str, each))}" for task, each in self.shares.items())
         return (
-            f"{shares}, at most {self.max_response_tokens} tokens: {self.measured_seconds:.2f} s, "
+            f"{shares_text(self.shares)}, at most {self.max_response_tokens} tokens: {self.measured_seconds:.2f} s, "
             f"predicted {self.before_seconds:.2f} s before and {self.after_seconds:.2f} s after the refit"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopResult:
-    """Everything the loop measured and predicted."""
+    """Everything the loop measured and predicted.
+
+    ``slowdowns`` are the seconds that a CPU second took on each device while it was profiled.
+    """
 
     trained: Sequence[Sequence[StepRecord]]
     control: Sequence[Sequence[StepRecord]]
@@ -54,6 +63,7 @@ class LoopResult:
     replanned_shares: Mapping[str, tuple[int, ...]]
     replanned_seconds: tuple[Sequence[float], Sequence[float]]
     replanned_step_seconds: float
+    slowdowns: Mapping[str, float]
     phases: Mapping[str, tuple[float, float, float]]
 
 
@@ -119,6 +129,7 @@ def figures_of(result: LoopResult) -> dict[str, Any]:
             name: dict(zip(("predicted", "measured", "refitted"), each, strict=True))
             for name, each in result.phases.items()
         },
+        "profile_slowdowns": dict(result.slowdowns),
         "replanned_shares": {task: list(shares) for task, shares in result.replanned_shares.items()},
         "replanned_step_seconds": result.replanned_step_seconds,
         "replanned_speedup": replanned_speedup(result),
@@ -150,10 +161,25 @@ def print_report(result: LoopResult) -> dict[str, Any]:
     for what, wanted, found, holds in verdicts(figures):
         table.add_row(what, wanted, found, "yes" if holds else "NO")
     console.print(table)
-    console.print(
-        f"planned shares {figures['planned_shares']}; re-planned {figures['replanned_shares']}", highlight=False
-    )
+    console.print("prompts of a step on cpu-fast+cpu-slow", highlight=False)
+    for what, shares in (("planned", result.planned_shares), ("re-planned", result.replanned_shares)):
+        console.print(f"  {what}: {shares_text(shares)}", highlight=False)
+    for line in company_lines(result.slowdowns):
+        console.print(line, highlight=False)
     return figures
+
+
+def company_lines(slowdowns: Mapping[str, float]) -> list[str]:
+    """Say how slow the devices were while profiled, and what it means if the unthrottled one was not alone."""
+    factors = ", ".join(f"{device} {factor:.2f} s" for device, factor in slowdowns.items())
+    lines = [f"a CPU second took, while the devices were profiled: {factors} (alone 1.00 s, held to one half 2.00 s)"]
+    disturbed = [device for device, factor in slowdowns.items() if device not in DUTY and factor > ALONE]
+    if disturbed:
+        lines.append(
+            f"other programs used the core of {', '.join(disturbed)}: plan and predictions are for a machine with that "
+            "load, and hold only while it lasts; run this again on an idle machine"
+        )
+    return lines
 
 
 def verdicts(figures: Mapping[str, Any]) -> list[tuple[str, str, str, bool]]:

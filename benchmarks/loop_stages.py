@@ -19,6 +19,7 @@ from hetrl.spec.load import load_job
 from hetrl.tools.launch import prediction_of
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo"
+KINDS = ("cpu-fast", "cpu-slow")
 DUTY = {"cpu-slow": 0.5}
 """Fraction of its core that a device type keeps. Known to the throttle alone."""
 
@@ -38,6 +39,11 @@ class Fleet:
     def model(self) -> Path:
         """Folder of the small Llama."""
         return self.folder / "model"
+
+    @property
+    def profiles(self) -> tuple[Path, ...]:
+        """Measurements of the two devices."""
+        return tuple(self.folder / f"profile_{kind}.jsonl" for kind in KINDS)
 
     @property
     def run_1(self) -> Path:
@@ -74,8 +80,7 @@ def profile(fleet: Fleet) -> None:
     """Profile both devices at once, each on its own core, the slow one under the throttle."""
     began = time.perf_counter()
     processes = []
-    for core, kind in enumerate(("cpu-fast", "cpu-slow")):
-        out = str(fleet.folder / f"profile_{kind}.jsonl")
+    for core, (kind, out) in enumerate(zip(KINDS, map(str, fleet.profiles), strict=True)):
         words = ["hetrl.tools.profile", "--device-name", kind, "--quick", "--model", str(fleet.model), "--out", out]
         title = f"hetrl profile --device-name {kind} --quick --model model --out profile_{kind}.jsonl"
         if kind in DUTY:
@@ -99,8 +104,15 @@ def profile(fleet: Fleet) -> None:
 def fit(fleet: Fleet) -> Path:
     """Fit both profiles into one cost model."""
     out = fleet.folder / "fitted.json"
-    profiles = [str(fleet.folder / f"profile_{kind}.jsonl") for kind in ("cpu-fast", "cpu-slow")]
-    words = ["hetrl.tools.fit", "--measurements", *profiles, "--config", str(fleet.job), "--out", str(out)]
+    words = [
+        "hetrl.tools.fit",
+        "--measurements",
+        *map(str, fleet.profiles),
+        "--config",
+        str(fleet.job),
+        "--out",
+        str(out),
+    ]
     wait(command(*words, title="hetrl fit --measurements profile_*.jsonl --config job.yaml --out fitted.json"))
     return out
 

@@ -34,6 +34,7 @@ def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = 
     base
         Cost model whose other devices are kept; None takes the built-in one.
     """
+    from hetrl_profiler.described import slowdown_lines
     from hetrl_profiler.link_models import describe_links
     from hetrl_profiler.model_fit import fit_profile
 
@@ -52,7 +53,7 @@ def fit_measurements(paths: Sequence[Path], *, out: Path, config: Path | None = 
             f"cross-validated MdAPE {error:.1f} %",
             highlight=False,
         )
-    for line in describe_links(measurements):
+    for line in (*slowdown_lines(measurements), *describe_links(measurements)):
         console.print(line, highlight=False, soft_wrap=True)
     print_changes(console, fitted, before="composed")
     console.print(f"written: {out}", highlight=False)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", type=Path, metavar="DIR", help="model folder; its phases are measured too")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="about 150 operator shapes, under a minute (the default)")
+    size.add_argument("--quick", action="store_true", help="60 operator shapes, under a minute (the default)")
     size.add_argument("--full", action="store_true", help="all stages, about 1,000 operator shapes, tens of minutes")
     parser.add_argument(
         "--device", choices=("auto", "cpu", "gpu"), default="auto", help="default: GPUs if there are any"
@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _profile(args: argparse.Namespace, dtype: str | None, *, on_gpu: bool, is_first: bool) -> None:
+    from hetrl_profiler.described import slowdown_lines
     from hetrl_profiler.device import cpu_core, gpu
     from hetrl_profiler.points import FULL, QUICK
     from hetrl_profiler.profile import Request, profile
@@ -94,6 +95,8 @@ def _profile(args: argparse.Namespace, dtype: str | None, *, on_gpu: bool, is_fi
     recorder = profile(replace(request, stages=stages), when_ready=_wait if args.wait and is_first else None)
     for text in recorder.impossible:
         print(f"hetrl profile: faster than the device can be, left out: {text}", file=sys.stderr)
+    for line in slowdown_lines(recorder.stored):
+        print(line)
     print(f"{device.name} {device.dtype}: {len(recorder.stored)} measurements in {args.out}")
 
 

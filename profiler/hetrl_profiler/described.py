@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,8 @@ NETWORK = "network"
 """Label ``link`` of what was measured between nodes."""
 VENDORS = {"cpu": "cpu", "cuda": "nvidia", "rocm": "amd"}
 """Kind of a profiled device -> vendor."""
+ALONE = 1.1
+"""Seconds that a CPU second takes at most on a core that is nobody else's."""
 CPU_CACHE_BYTES = 32.0 * MIB
 _UNIT = Chip(flops_per_second=1.0, memory_bytes_per_second=1.0, num_multiprocessors=1, l2_bytes=1.0)
 
@@ -28,8 +30,8 @@ def is_profile(measurement: Measurement) -> bool:
     return measurement.labels.get("source") == PROFILE
 
 
-def evened(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Give all profile measurements of a device one factor from busy to wall time: the median over them.
+def slowdowns(measurements: Iterable[Measurement]) -> dict[str, float]:
+    """Profiled device type -> factor from its busy to wall time: the median over all its measurements.
 
     Each block has its own, taken over a few seconds; what slows a device for good shows in all of them, what happens
     by the way does not.
@@ -38,7 +40,25 @@ def evened(measurements: Sequence[Measurement]) -> list[Measurement]:
     for each in measurements:
         if is_profile(each) and "slowdown" in each.measured:
             factors.setdefault(each.device_type, []).append(each.measured["slowdown"])
-    pooled = {device: float(np.median(values)) for device, values in factors.items()}
+    return {device: float(np.median(values)) for device, values in factors.items()}
+
+
+def slowdown_lines(measurements: Sequence[Measurement]) -> list[str]:
+    """Say of every profiled CPU device how long a CPU second took, and what that means for the figures."""
+    cpus = {each.device_type for each in measurements if each.labels.get("device_kind") == "cpu"}
+    lines = []
+    for device, factor in slowdowns(measurements).items():
+        if device in cpus:
+            line = f"{device}: a CPU second took {factor:.2f} s while it was profiled"
+            if factor > ALONE:
+                line += "; a quota or other programs slow it, and what is predicted of it counts on that"
+            lines.append(line)
+    return lines
+
+
+def evened(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Give all profile measurements of a device one factor from busy to wall time, its `slowdowns`."""
+    pooled = slowdowns(measurements)
     return [
         replace(each, measured={**each.measured, "seconds": each.measured["busy_seconds"] * pooled[each.device_type]})
         if is_profile(each) and "slowdown" in each.measured

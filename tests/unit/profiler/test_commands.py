@@ -15,6 +15,8 @@ from hetrl.cost.model import CostModel
 from hetrl.measure import MachineFacts, Measurement
 from hetrl.spec.job import Job
 from hetrl.tools import fit, plan, profile, refit
+from hetrl_profiler.described import slowdown_lines
+from hetrl_profiler.points import FULL, QUICK, Budget
 from hetrl_profiler.shapes import as_amounts, candidates
 
 MACHINE = MachineFacts(cpu="x", num_cores=2, memory_bytes=2**34, system="y", software={})
@@ -115,6 +117,28 @@ def test_a_fit_sees_the_slow_down_nobody_told_it(fitted: Path) -> None:
     assert fast.provenance == slow.provenance == "measured"
     assert fast.per_iteration_seconds == pytest.approx(2e-2)
     assert slow.per_iteration_seconds == pytest.approx(4e-2)
+
+
+def test_a_profile_says_how_slow_each_core_was(made_up: SimpleNamespace) -> None:
+    rows = [*profiled("fast", 1.04, made_up.config), *profiled("slow", 2.1, made_up.config)]
+    cores = [replace(each, labels={**each.labels, "device_kind": "cpu"}) for each in rows]
+    alone, slowed = slowdown_lines(cores)
+    assert alone == "fast: a CPU second took 1.04 s while it was profiled"
+    assert slowed.startswith("slow: a CPU second took 2.10 s while it was profiled; a quota or other programs")
+    assert slowdown_lines([replace(each, labels={**each.labels, "device_kind": "cuda"}) for each in rows]) == []
+    assert slowdown_lines([replace(each, labels={}) for each in cores]) == []  # of a run
+
+
+@pytest.mark.parametrize(("flag", "budget"), [("--quick", QUICK), ("--full", FULL)])
+def test_help_counts_the_shapes_that_are_measured(
+    flag: str, budget: Budget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        profile.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    count = re.search(rf" {flag} (?:all stages, about )?([\d,]+) operator shapes", said)
+    assert count is not None
+    assert int(count[1].replace(",", "")) == pytest.approx(sum(budget.num_shapes.values()), rel=0.05)
 
 
 def test_planning_gives_the_slow_device_less(fitted: Path, tmp_path: Path, made_up: SimpleNamespace) -> None:
