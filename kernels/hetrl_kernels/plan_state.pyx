@@ -256,7 +256,7 @@ cdef class PlanState(Arena):
         cdef long long[MAX_TASKS] ticks
         cdef const TaskTime* time
         cdef unsigned int left = loose
-        cdef double slow, first
+        cdef double slow, first, less
         cdef bint above
         cdef int i
         while left:
@@ -265,7 +265,8 @@ cdef class PlanState(Arena):
             time = self.times + i
             ticks[i] = self.orders.work.seconds[i]
             self.replicas.lower_bounds(i, &slow, &first)
-            self.orders.work.seconds[i] = ticks[i] - <long long>((time.first[0] - first + time.more * (time.slow[0] - slow)) * self.scale) - 1
+            less = time.first[0] - first + time.more * (time.slow[0] - slow)
+            self.orders.work.seconds[i] = ticks[i] - <long long>(less * self.scale) - 1
         above = (self.period() if self.t.staleness > 0 else self.orders.bound() * self.unit) > limit
         while loose:
             i = lowest_bit(loose)

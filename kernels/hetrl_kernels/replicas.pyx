@@ -270,7 +270,8 @@ cdef class Replicas(ReplicaTables):
         put(log, &replica.unresolved, 1)
         if not replica.scores:  # whose seconds are in order to the last bit
             self.write_leaves(
-                log, replica, slowest.slow.values[leaf] * BOUND_FACTOR, slowest.first.values[leaf] * BOUND_FACTOR if slowest.scores_first else 0.0
+                log, replica, slowest.slow.values[leaf] * BOUND_FACTOR,
+                slowest.first.values[leaf] * BOUND_FACTOR if slowest.scores_first else 0.0,
             )
 
     cdef double scoring_seconds(self, const Replica* replica) noexcept nogil:
