@@ -2,7 +2,8 @@
 
 Bandwidths become bytes per second, sizes bytes, times seconds, rates FLOP per second. A lower-case ``b`` in a
 bandwidth is bits, an upper-case ``B`` bytes (``400Gbps`` is 5e10 bytes/s, ``50GB/s`` too); ``Ki``/``Mi``/``Gi`` are
-powers of 1024, ``K``/``M``/``G`` powers of 1000.
+powers of 1024, ``K``/``M``/``G`` powers of 1000. A plain number is in the base unit, and refused where it cannot be:
+``memory: 80`` means gigabytes, ``network: 400`` gigabits.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ def _reject(text: object, path: str, what: str, valid: str) -> SpecError:
     return SpecError(Problem(path=path, message=f"not {what}", found=repr(text), valid=valid, rule="UNIT"))
 
 
+def _plain(value: float, path: str, what: str, valid: str, *, least: float = 0.0, below: float = math.inf) -> float:
+    """Return a number without a unit if it can be meant in the base unit; ``memory: 80`` are hardly 80 bytes."""
+    if 0 < value < least or value >= below:
+        raise SpecError(
+            Problem(path=path, message=f"no {what} without a unit", found=f"{value:g}", valid=valid, rule="UNIT")
+        )
+    return value
+
+
 def _positive(value: float, text: object, path: str, what: str, valid: str) -> float:
     if not math.isfinite(value) or value <= 0:
         raise _reject(text, path, f"a positive {what}", valid)
@@ -42,9 +52,9 @@ def parse_bandwidth(text: object, path: str = "") -> float:
     >>> parse_bandwidth("400Gbps"), parse_bandwidth("50GB/s")
     (50000000000.0, 50000000000.0)
     """
-    valid = "a bandwidth such as 400Gbps, 50GB/s or a number of bytes per second"
+    valid = "a bandwidth such as 400Gbps, 50GB/s or a number of bytes per second from 1e6"
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return _positive(float(text), text, path, "bandwidth", valid)
+        return _positive(_plain(float(text), path, "bandwidth", valid, least=1e6), text, path, "bandwidth", valid)
     match = _BANDWIDTH.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise _reject(text, path, "a bandwidth", valid)
@@ -60,9 +70,9 @@ def parse_bytes(text: object, path: str = "") -> float:
     >>> parse_bytes("80GB"), parse_bytes("2GiB")
     (80000000000.0, 2147483648.0)
     """
-    valid = "a size such as 80GB, 46068MiB or a number of bytes"
+    valid = "a size such as 80GB, 46068MiB or a number of bytes from 2**20"
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return _positive(float(text), text, path, "size", valid)
+        return _positive(_plain(float(text), path, "size", valid, least=2.0**20), text, path, "size", valid)
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise _reject(text, path, "a size", valid)
@@ -75,9 +85,9 @@ def parse_seconds(text: object, path: str = "") -> float:
     >>> parse_seconds("30us") == 30e-6
     True
     """
-    valid = "a time such as 30us, 5ms or a number of seconds"
+    valid = "a time such as 30us, 5ms or a number of seconds below 1"
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        value = float(text)
+        value = _plain(float(text), path, "time", valid, below=1.0)
     else:
         match = _TIME.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -94,9 +104,9 @@ def parse_flops(text: object, path: str = "") -> float:
     >>> parse_flops("989TFLOPS")
     989000000000000.0
     """
-    valid = "a rate such as 989TFLOPS or a number of FLOP per second"
+    valid = "a rate such as 989TFLOPS or a number of FLOP per second from 1e9"
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return _positive(float(text), text, path, "rate", valid)
+        return _positive(_plain(float(text), path, "rate", valid, least=1e9), text, path, "rate", valid)
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise _reject(text, path, "a rate", valid)

@@ -48,8 +48,15 @@ def read_interconnect(section: Section, device: DeviceType, num_devices: int, re
             )
         if num_devices > 1:
             section.assume("interconnect", f"{bandwidth / 1e9:g}GB/s ({kind})")
+    elif not isinstance(section.raw("interconnect"), str):
+        number = section.quantity("interconnect", parse_bandwidth, None)
+        if number is None:
+            return None
+        kind, bandwidth, latency = "given", number, 10e-6
     else:
         kind = section.text("interconnect")
+        if not kind:
+            return None
         named = interconnect_named(kind)
         if named is None and entry and _family(kind) and _family(str(entry["kind"])) == _family(kind):
             named = entry["GBps"] * 1e9, 5e-6

@@ -55,7 +55,7 @@ def read_link(entry: object, path: str, index: Mapping[str, int], links: Links, 
     for end in unknown:
         report.problem(path, "no node of that id", end, ", ".join(list(index)[:12]))
     bandwidth = section.quantity("bandwidth", parse_bandwidth, None)
-    if bandwidth is None:
+    if not section.has("bandwidth"):
         report.problem(section.at("bandwidth"), "missing", valid="a bandwidth such as 100Gbps (one direction)")
     latency = section.quantity("latency", parse_seconds, 30e-6, "30us")
     if unknown or bandwidth is None or latency is None:
@@ -157,8 +157,8 @@ def read_levels(section: Section, report: Report) -> dict[str, Link]:
         entry = Section(network.raw(level), network.at(level), report, ("bandwidth", "latency"))
         bandwidth = entry.quantity("bandwidth", parse_bandwidth, None)
         latency = entry.quantity("latency", parse_seconds, 30e-6, "30us")
-        if bandwidth is None or latency is None:
+        if not entry.has("bandwidth"):
             report.problem(entry.at("bandwidth"), "missing", valid="a bandwidth such as 100Gbps (one direction)")
-        else:
+        elif bandwidth is not None and latency is not None:
             levels[level] = Link(latency_seconds=latency, bytes_per_second=bandwidth, kind=level)
     return levels
