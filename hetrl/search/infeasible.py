@@ -1,4 +1,4 @@
-"""When nothing fits: which limit binds, the dominant term of each task, and the smallest changes that would help."""
+"""When nothing fits: which limit binds, the dominant term of each task, and the smallest changes that may help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.context import SearchContext
-from hetrl.spec.job import Constraints
+from hetrl.spec.job import Constraints, Job
 from hetrl.spec.load_constraints import PATH
 from hetrl.units import format_bytes, format_seconds
 from hetrl.workload.memory import train_state_bytes_per_parameter
@@ -71,15 +71,33 @@ def explain_infeasible(context: SearchContext, start: Plan | None = None) -> tup
     if missing > 0:
         more = math.ceil(missing / (kind.memory_bytes * margin))
         reasons.append(f"would help: at least {more} more {kind.name} ({format_bytes(missing)} are missing)")
-    if job.precision.lora_rank == 0 and any(task.kind == "train" for task in job.workflow.tasks):
-        reasons.append("would help: LoRA (precision.lora_rank), which trains adapters only")
-    if job.optimizer.memory_safety_margin > 0.05:
-        reasons.append(
-            f"would help: a smaller optimizer.memory_safety_margin (now {job.optimizer.memory_safety_margin:g})"
-        )
-    if job.optimizer.executable:
-        reasons.append("would help: optimizer.executable: false, which admits plans this version cannot launch yet")
+    if limits:
+        reasons.append("may help: fewer or other constraints")
+    reasons.extend(_what_may_help(job, least_total))
     return message, reasons
+
+
+def _what_may_help(job: Job, least_total: float) -> list[str]:
+    """Return changes of the job that bring it nearer, without those that certainly do not suffice.
+
+    Parameters
+    ----------
+    least_total
+        Bytes that some task needs at least on all devices together.
+    """
+    margin = job.optimizer.memory_safety_margin
+    whole = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes)
+    weights = max(task.model.num_parameters for task in job.workflow.tasks)
+    weights *= train_state_bytes_per_parameter(job.precision).weights
+    trains = any(task.kind == "train" for task in job.workflow.tasks)
+    lines = []
+    if trains and job.precision.lora_rank == 0 and weights <= whole * (1.0 - margin):
+        lines.append("may help: LoRA (precision.lora_rank), which trains adapters only")
+    if margin > 0.05 and least_total <= whole:
+        lines.append(f"may help: a smaller optimizer.memory_safety_margin (now {margin:g})")
+    if job.optimizer.executable:
+        lines.append("may help: optimizer.executable: false, which admits plans this version cannot launch yet")
+    return lines
 
 
 def too_dear(context: SearchContext, start: Plan | None) -> str:

@@ -38,7 +38,7 @@ def fleet_outlook(job: Job) -> list[Problem]:
                     path=f"workflow.{task.role}_model",
                     message=message,
                     found=task.model.name,
-                    valid=_remedy(job, least, usable),
+                    valid=_remedy(job, least, usable, lora=parameters * each.weights <= usable),
                     rule="DEVICE_MEMORY",
                 )
             )
@@ -49,16 +49,16 @@ def fleet_outlook(job: Job) -> list[Problem]:
             Problem(
                 path="cluster_topology.nodes",
                 message=message,
-                valid=_remedy(job, trained_state, usable + host),
+                valid=_remedy(job, trained_state, usable + host, lora=True),
                 rule="HOST_RAM",
             )
         )
     return problems
 
 
-def _remedy(job: Job, needed: float, there: float) -> str:
+def _remedy(job: Job, needed: float, there: float, *, lora: bool) -> str:
     largest = max(job.topology.device_types, key=lambda device: device.memory_bytes)
     per_device = largest.memory_bytes * (1.0 - job.optimizer.memory_safety_margin)
     count = -(-(needed - there) // per_device)
     text = f"at least {count:.0f} more {largest.name}"
-    return text if job.precision.lora_rank else f"{text}, or precision.lora_rank"
+    return f"{text}, or precision.lora_rank" if lora and not job.precision.lora_rank else text

@@ -112,4 +112,4 @@ def test_infeasible_job_exits_3_and_writes_nothing(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().err
     assert code == 3
     assert not (tmp_path / "plan.json").exists()
-    assert "actor_train" in said and "GiB" in said and "would help" in said
+    assert "actor_train" in said and "GiB" in said and "help: " in said

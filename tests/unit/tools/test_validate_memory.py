@@ -81,7 +81,33 @@ def test_a_model_larger_than_the_fleet_cannot_fit(tmp_path: Path, capsys: pytest
     )
     assert validate.main([str(file)]) == 3
     said = capsys.readouterr().out
-    assert "DEVICE_MEMORY" in said and "more L4" in said and "lora_rank" in said
+    assert "DEVICE_MEMORY" in said and "more L4" in said and "or precision.lora_rank" not in said
+
+
+SHORT = """
+workflow: {algorithm: GRPO, actor_model: MODEL}
+cluster_topology: {nodes: [{id: a, gpus: 4, type: L4, host_ram: 16GB}]}
+optimizer: {memory_safety_margin: 0.3, budget: 20}
+"""
+
+
+@pytest.mark.parametrize("model", ["Qwen2.5-7B", "Llama-2-13B", "Llama-3-70B", "Llama-3.1-405B"])
+def test_only_changes_that_can_suffice_are_named(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Weights that exceed all devices are not helped by LoRA; a margin is named where its removal holds the least."""
+    job = load_job(SHORT.replace("MODEL", model))
+    file = tmp_path / "job.yaml"
+    file.write_text(SHORT.replace("MODEL", model))
+    assert memory.main([str(file)]) == 3
+    said = capsys.readouterr().err
+    lora = load_job(SHORT.replace("MODEL", model), {"precision.lora_rank": 8})
+    assert ("LoRA" in said) is (fleet_outlook(lora) == [])
+    for problem in fleet_outlook(job):
+        helped = {each.message.partition(" ")[0] for each in fleet_outlook(lora)}
+        assert ("precision.lora_rank" in problem.valid) is (problem.message.partition(" ")[0] not in helped)
+    bare = load_job(SHORT.replace("MODEL", model), {"optimizer.memory_safety_margin": 0.0})
+    assert ("memory_safety_margin" in said) is all(each.rule == "HOST_RAM" for each in fleet_outlook(bare))
 
 
 def test_outlook_of_the_guide_is_open_on_40_gb_cards_too() -> None:
