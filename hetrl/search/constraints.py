@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +11,6 @@ from hetrl.errors import Problem, SpecError
 from hetrl.plan.plan import Plan, TaskPlan
 from hetrl.search.context import Assignment, Grouping, SearchContext
 from hetrl.spec.load_constraints import PATH, constraint_problems
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A task whose layout stays as it is in the plan that the search starts from.
-
-    Parameters
-    ----------
-    plan
-        The task's plan there; devices and stages are kept, shares and settings are not.
-    counts
-        Its devices on every node, which its group must have.
-    """
-
-    plan: TaskPlan
-    counts: NDArray[np.int32]
 
 
 class NodeRules:
@@ -62,12 +45,12 @@ class NodeRules:
             self.allowed[tasks.index(task)] &= np.isin(nodes, list(listed))
         for task, listed in constraints.forbid.items():
             self.allowed[tasks.index(task)] &= ~np.isin(nodes, list(listed))
-        self.kept: dict[int, Kept] = {}
+        self.kept: dict[int, TaskPlan] = {}  # devices and stages stay, shares and settings need not
+        self._needed: dict[tuple[int, ...], NDArray[np.int32]] = {}
         for name in constraints.keep_layout:
             assert start is not None
             plan, number = start.task(name), tasks.index(name)
-            counts = np.frombuffer(context.device_counts(plan.devices), dtype=np.int32)
-            self.kept[number] = Kept(plan, counts)
+            self.kept[number] = plan
             stages = [
                 [(context.topology.devices[stage.devices[0]].node, stage.num_layers) for stage in replica.stages]
                 for replica in plan.replicas
@@ -86,14 +69,21 @@ class NodeRules:
         held = np.frombuffer(counts, dtype=np.int32)
         if held[~self.allowed[list(tasks)].all(axis=0)].any():
             return False
-        return not any((held < self.kept[task].counts).any() for task in tasks if task in self.kept)
+        return not (held < self.needed(tasks)).any()
+
+    def needed(self, tasks: tuple[int, ...]) -> NDArray[np.int32]:
+        """Devices on every node that the kept layouts of a group's tasks hold, those they have in common once."""
+        if tasks not in self._needed:
+            devices = {device for task in tasks if task in self.kept for device in self.kept[task].devices}
+            self._needed[tasks] = np.frombuffer(self.context.device_counts(sorted(devices)), dtype=np.int32)
+        return self._needed[tasks]
 
     def admits_grouping(self, grouping: Grouping) -> bool:
         """Whether kept tasks on common devices are in one group."""
         group_of = {task: number for number, tasks in enumerate(grouping) for task in tasks}
         kept = list(self.kept.items())
         return not any(
-            group_of[a] != group_of[b] and not set(mine.plan.devices).isdisjoint(others.plan.devices)
+            group_of[a] != group_of[b] and not set(mine.devices).isdisjoint(others.devices)
             for number, (a, mine) in enumerate(kept)
             for b, others in kept[:number]
         )
@@ -105,7 +95,7 @@ class NodeRules:
             counts = self.context.device_counts(group.devices)
             if not self.admits(tuple(names.index(task) for task in group.tasks), counts):
                 return False
-        return all(_stages(plan.task(kept.plan.task)) == _stages(kept.plan) for kept in self.kept.values())
+        return all(_stages(plan.task(kept.task)) == _stages(kept) for kept in self.kept.values())
 
     def repaired(self, grouping: Grouping, assignment: Assignment) -> Assignment | None:
         """Move devices to groups that may use them and to those that keep them; None if a group ends up with nothing.
@@ -121,14 +111,7 @@ class NodeRules:
             if len(others):
                 counts[others[counts[others].sum(axis=1).argmin()], node] += counts[group, node]
             counts[group, node] = 0
-        least = np.stack(
-            [
-                np.max([self.kept[task].counts for task in tasks if task in self.kept], axis=0, initial=0)
-                if any(task in self.kept for task in tasks)
-                else np.zeros(counts.shape[1], dtype=np.int32)
-                for tasks in grouping
-            ]
-        )
+        least = np.stack([self.needed(tasks) for tasks in grouping])
         for group, node in zip(*np.nonzero(counts < least), strict=True):
             missing = int(least[group, node] - counts[group, node])
             for other in np.argsort(-(counts[:, node] - least[:, node]), kind="stable"):

@@ -38,8 +38,7 @@ def place(rules: NodeRules, candidate: Candidate, *, exact_shares: bool = True) 
         groups.append(Group(tasks=tuple(names[task] for task in members), devices=devices))
         for option in choice.options:
             shares = context.finder.exact_shares(option) if exact_shares else option.shares()
-            kept = rules.kept[option.task].plan if option.task in rules.kept else None
-            tasks.append(task_plan(context, option, of_nodes, shares, kept=kept))
+            tasks.append(task_plan(context, option, of_nodes, shares, kept=rules.kept.get(option.task)))
     return Plan(groups=tuple(groups), tasks=tuple(sorted(tasks, key=lambda plan: names.index(plan.task))))
 
 
@@ -47,7 +46,7 @@ def devices_of_groups(rules: NodeRules, candidate: Candidate) -> list[list[list[
     """Device ids ``[group][node]``: first those that a kept layout holds, then the node's others in order."""
     topology = rules.context.topology
     held: list[set[int]] = [
-        {device for task in tasks if task in rules.kept for device in rules.kept[task].plan.devices}
+        {device for task in tasks if task in rules.kept for device in rules.kept[task].devices}
         for tasks in candidate.grouping
     ]
     reserved = set().union(*held)

@@ -38,7 +38,7 @@ def refined(rules: NodeRules, plan: Plan, *, split_layers: bool) -> Plan:
     split_layers
         Split layers anew as well; only shares otherwise.
     """
-    kept = {each.plan.task for each in rules.kept.values()}
+    kept = {each.task for each in rules.kept.values()}
     return replace(
         plan,
         tasks=tuple(

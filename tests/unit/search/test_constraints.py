@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,10 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError, SpecError
 from hetrl.plan.plan import Plan, Replica, Stage, TaskPlan
+from hetrl.search.constraints import NodeRules
+from hetrl.search.context import Candidate, SearchContext
 from hetrl.search.hybrid import solve
+from hetrl.search.level5_placement import place
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Constraints, Job
 from hetrl.spec.presets import benchmark_instance
@@ -54,6 +58,27 @@ def test_kept_layouts_stay_on_their_devices_while_the_rest_is_planned_anew() -> 
         assert stages_of(after.task(task)) == stages_of(before.task(task))
     assert nodes_of(other, after, "critic_train") == {job.topology.nodes[1].id}
     assert evaluate(other, after, UnitCosts(CostModel.builtin(), job.precision)).feasible
+
+
+def test_kept_layouts_of_several_groups_stay_on_their_devices_also_where_groups_are_merged() -> None:
+    """A group of two such tasks holds the devices of both, and not only as many as either has on a node."""
+    name = "guideC/Llama-3-8B/DPO"
+    job = job_of(name, budget=60)
+    context = SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+    halves = context.counts([4, 4])
+    for grouping in (((0,), (1,)), ((1,), (0,))):
+        cost = context.steps.cost(grouping, (halves, halves), math.inf)
+        candidate = Candidate(grouping=grouping, assignment=(halves, halves), cost=cost)
+        start = place(NodeRules(context), candidate)
+        names = [task.name for task in job.workflow.tasks]
+        kept = job_of(name, budget=60, keep_layout=names)
+        rules = NodeRules(SearchContext(kept, context.costs), start)
+        assert [len(start.task(each).devices) for each in names] == [8, 8]
+        assert rules.admits((0,), halves) and rules.admits((1,), halves)
+        assert not rules.admits((0, 1), halves) and not rules.admits((0, 1), context.counts([7, 8]))
+        assert rules.admits((0, 1), context.counts([8, 8]))
+        after = search(kept, warm_start=start).plan
+        assert all(stages_of(after.task(each)) == stages_of(start.task(each)) for each in names)
 
 
 def test_a_kept_layout_may_be_one_that_the_search_would_not_make() -> None:
