@@ -19,6 +19,7 @@ from hetrl.cost.model import PHASES
 from hetrl.cost.residency import PREFILL_ACTIVATION_TOKENS, device_limit, trains_eagerly
 from hetrl.cost.unit import CONCURRENCY_GRID, DECODE_CONTEXTS, PREFILL_CHUNK_TOKENS, UnitCosts
 from hetrl.spec.devices import DTYPE_BYTES, DeviceType
+from hetrl.spec.fleet_rules import running_problems
 from hetrl.spec.job import Job
 from hetrl.spec.model import Model
 from hetrl.spec.topology import Link, Topology
@@ -64,7 +65,7 @@ class CostTables(NamedTuple):
     type_vendor: Ints  # [Y]
     type_is_cpu: Ints  # [Y]
     type_can_train: Ints  # [Y]
-    type_supported: Ints  # [Y] computes in the job's dtype
+    type_supported: Ints  # [Y] bit set of TASK_KINDS that a type can run in the job's dtypes
     type_allowance: Floats  # [Y, 5] process, engine, communication, fragmentation, host process
     calibration: Floats  # [Y, 7, 3] phase (in the order of PHASES) -> scale, per iteration, per sequence
     # models
@@ -289,7 +290,12 @@ def _types(job: Job, costs: UnitCosts, types: tuple[DeviceType, ...]) -> dict[st
         "type_vendor": _ints([vendors.index(kind.vendor) for kind in types]),
         "type_is_cpu": _ints([kind.vendor == "cpu" for kind in types]),
         "type_can_train": _ints([kind.can_train for kind in types]),
-        "type_supported": _ints([kind.supports(dtype) for kind in types]),
+        "type_supported": _ints(
+            [
+                sum(1 << bit for bit, use in enumerate(TASK_KINDS) if not running_problems(kind, use, job.precision))
+                for kind in types
+            ]
+        ),
         "type_allowance": _floats(
             [
                 (

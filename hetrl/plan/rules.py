@@ -65,9 +65,7 @@ def task_problems(job: Job, task: Task, plan: TaskPlan) -> list[Problem]:
             add(fleet_rules.tensor_group_problems(job.topology, stage.devices, path=place))
     types = {job.topology.devices[device].type.name: job.topology.devices[device].type for device in plan.devices}
     for device in types.values():
-        add(fleet_rules.dtype_problems(device, job.precision.dtype, use=task.kind, path=path))
-        if task.kind == "generate" and job.precision.kv_cache_dtype == "fp8":
-            add(fleet_rules.dtype_problems(device, "fp8", use="kv_cache", path=path))
+        add(fleet_rules.running_problems(device, task.kind, job.precision, path=path))
     if plan.num_prompts != job.batch.num_prompts:
         add(
             [

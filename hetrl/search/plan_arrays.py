@@ -20,7 +20,7 @@ from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES
 from hetrl.plan.plan import OPTIMIZER_STATES, SHARDINGS, WEIGHTS_WHEN_IDLE, Group, Plan, TaskPlan
 from hetrl.search.context import SearchContext
 from hetrl.spec.devices import DTYPE_BYTES
-from hetrl.spec.fleet_rules import dtype_problems
+from hetrl.spec.fleet_rules import running_problems
 from hetrl.spec.job import Job
 from hetrl.spec.topology import Topology
 from hetrl.spec.workflow import Task
@@ -208,12 +208,8 @@ def _allowed_types(job: Job, plan: Plan, blocks: list[tuple[int, ...]], nodes: l
     types = job.topology.device_types
     uses: dict[int, set[str]] = {}
     for task in plan.tasks:
-        use = {job.workflow.task(task.task).kind}
-        if use == {"generate"} and job.precision.kv_cache_dtype == "fp8":
-            use.add("kv_cache")
         for device in task.devices:
-            uses.setdefault(device, set()).update(use)
-    dtype = dict.fromkeys(("train", "score", "generate"), job.precision.dtype) | {"kv_cache": "fp8"}
+            uses.setdefault(device, set()).add(job.workflow.task(task.task).kind)
     can: dict[frozenset[str], list[int]] = {}
     masks = []
     for devices, node in zip(blocks, nodes, strict=True):
@@ -222,7 +218,7 @@ def _allowed_types(job: Job, plan: Plan, blocks: list[tuple[int, ...]], nodes: l
             can[wanted] = [
                 number
                 for number, kind in enumerate(types)
-                if not any(dtype_problems(kind, dtype[use], use=use, path="") for use in sorted(wanted))
+                if not any(running_problems(kind, use, job.precision) for use in wanted)
             ]
         vendor = job.topology.nodes[node].device_type.vendor
         masks.append(sum(1 << number for number in can[wanted] if types[number].vendor == vendor))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from hetrl.errors import Problem
 from hetrl.spec.devices import DeviceType
+from hetrl.spec.job import Precision
 from hetrl.spec.topology import Topology
 
 # fp8 needs the tensor cores of Ada, Hopper or newer on NVIDIA (compute capability 8.9), CDNA3 or newer on AMD.
@@ -36,6 +37,14 @@ def dtype_problems(device: DeviceType, dtype: str, *, use: str = "train", path: 
                 rule="TRAIN_SUPPORT",
             )
         )
+    return problems
+
+
+def running_problems(device: DeviceType, kind: str, precision: Precision, *, path: str = "precision") -> list[Problem]:
+    """Check that a device can run tasks of a kind in a job's dtypes; see `dtype_problems`."""
+    problems = dtype_problems(device, precision.dtype, use=kind, path=path)
+    if kind == "generate" and precision.kv_cache_dtype == "fp8":
+        problems += dtype_problems(device, "fp8", use="kv_cache", path=path)
     return problems
 
 

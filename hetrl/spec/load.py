@@ -98,7 +98,7 @@ def job_from_values(
     optimizer = read_optimizer(top.raw("optimizer"), report)
     run = read_run(top.raw("run"), report) if top.has("run") else None
     if topology is not None and workflow is not None:
-        check_dtypes(topology.device_types, precision, report)
+        check_uses(topology.device_types, precision, workflow, report)
         names = [task.name for task in workflow.tasks]
         report.problems.extend(constraint_problems(optimizer.constraints, names, [node.id for node in topology.nodes]))
         report.problems.extend(price_problems(optimizer, topology))
@@ -331,10 +331,10 @@ def read_run(values: object, report: Report) -> RunSettings:
     )
 
 
-def check_dtypes(device_types: tuple[DeviceType, ...], precision: Precision, report: Report) -> None:
-    """Warn about devices that cannot compute in the job's dtype; the search will not use them for it."""
+def check_uses(device_types: tuple[DeviceType, ...], precision: Precision, workflow: Workflow, report: Report) -> None:
+    """Report what no device of the fleet can do; warn about devices that the search will not use for everything."""
     unable = [device.name for device in device_types if not device.supports(precision.dtype)]
-    if unable and len(unable) == len(device_types):
+    if len(unable) == len(device_types):
         report.problem(
             "precision.dtype",
             f"no device of the fleet computes in {precision.dtype}",
@@ -346,8 +346,25 @@ def check_dtypes(device_types: tuple[DeviceType, ...], precision: Precision, rep
         report.warnings.append(
             f"precision.dtype: {', '.join(unable)} cannot compute in {precision.dtype} and will not train or score"
         )
-    if precision.kv_cache_dtype == "fp8":
+    forward = [device.name for device in device_types if not device.can_train]
+    if len(forward) == len(device_types):
+        report.problem(
+            "cluster_topology.nodes",
+            "no device of the fleet can train",
+            ", ".join(forward),
+            "at least one device type without can_train: false",
+            rule="TRAIN_SUPPORT",
+        )
+    if precision.kv_cache_dtype == "fp8" and workflow.online:
         old = [device.name for device in device_types if not device.supports("fp8")]
-        if old:
+        if len(old) == len(device_types):
+            report.problem(
+                "precision.kv_cache_dtype",
+                "no device of the fleet can hold an fp8 cache",
+                "fp8",
+                f"{precision.dtype}, or other devices",
+                rule="DTYPE_SUPPORT",
+            )
+        elif old:
             names = ", ".join(old)
             report.warnings.append(f"precision.kv_cache_dtype: {names} cannot hold an fp8 cache and will not generate")

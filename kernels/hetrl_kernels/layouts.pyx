@@ -321,9 +321,7 @@ cdef int ordered_nodes(Tables t, int task, Devices devices, int* order):
     cdef int node
     keyed = []
     for node in range(t.num_nodes):
-        if devices.counts[node] == 0 or not t.type_supported[t.node_type[node]]:
-            continue
-        if t.task_kind[task] == TRAIN and not t.type_can_train[t.node_type[node]]:
+        if devices.counts[node] == 0 or not t.type_supported[t.node_type[node]] >> t.task_kind[task] & 1:
             continue
         keyed.append((-t.type_flops[t.node_type[node]], -t.type_memory[t.node_type[node]], t.node_type[node], node))
     keyed.sort()

@@ -24,6 +24,7 @@ from hetrl.search.bounds.passes import (
     Ints,
     most_tensor_groups,
     scalar,
+    types_for,
 )
 from hetrl.spec.job import Job
 
@@ -55,11 +56,11 @@ class GenerationBound:
         self.num_prompts = job.batch.num_prompts
         self.prompts = _share_grid(job.batch.num_prompts)
         self.degrees = np.flatnonzero(tables.tensor_allowed[int(tables.task_model[index])]).tolist()
-        types = np.flatnonzero(tables.type_supported).tolist()
+        self.supported = types_for(tables, index)
+        types = np.flatnonzero(self.supported).tolist()
         fleet = most_tensor_groups(tables, 1)
         self.most_groups = np.stack([most_tensor_groups(tables, TENSOR_DEGREES[each]) for each in self.degrees])
         self.divisors = np.array([TENSOR_DEGREES[d] for d in self.degrees], dtype=np.int64)[:, None]
-        self.supported = tables.type_supported > 0
         known: DecodeParts = {}
         self.engines = [
             Engines.joined(

@@ -39,6 +39,11 @@ def most_tensor_groups(tables: CostTables, degree: int) -> Ints:
     return most
 
 
+def types_for(tables: CostTables, index: int) -> Bools:
+    """Return which device types may run a task, ``[Y]``."""
+    return np.asarray(tables.type_supported >> tables.task_kind[index] & 1, dtype=np.bool_)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """Seconds of one micro-batch through the model's parts on one tensor group, by type.

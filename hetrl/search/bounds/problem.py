@@ -29,6 +29,8 @@ MOST_POINTS = 700
 """Bounds of single tasks worked out, likewise."""
 MOST_TASKS = 7
 """With more tasks there are too many groupings, and only the fleet as a whole is bounded."""
+MOST_TYPES = 8
+"""With more device types there are too many compositions of engines, likewise; these take seconds."""
 
 BOUNDS = {"train": training_bound, "score": scoring_bound, "generate": generation_bound}
 
@@ -37,7 +39,9 @@ def lower_bound(job: Job, tables: CostTables, fluid: FluidBounds) -> float:
     """Seconds that no plan of this job can undercut (step time, or period if asynchronous)."""
     floors = phase_bounds(job, tables, fluid)
     quick = fleet_bound(job, tables, fluid, floors)
-    return quick if len(job.workflow.tasks) > MOST_TASKS else max(quick, BoxSearch(job, tables, fluid, floors).run())
+    if len(job.workflow.tasks) > MOST_TASKS or len(tables.type_flops) > MOST_TYPES:
+        return quick
+    return max(quick, BoxSearch(job, tables, fluid, floors).run())
 
 
 class TaskBounds:

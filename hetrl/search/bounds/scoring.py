@@ -12,14 +12,14 @@ import numpy as np
 
 from hetrl.cost.model import PHASES
 from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES, CostTables
-from hetrl.search.bounds.passes import Ints, most_tensor_groups, pass_of, rates
+from hetrl.search.bounds.passes import Ints, most_tensor_groups, pass_of, rates, types_for
 from hetrl.spec.job import Job
 
 
 def scoring_bound(job: Job, tables: CostTables, index: int) -> Callable[[Ints], float]:
     """Return the function of device counts ``[Y]`` to the seconds that no layout undercuts on them."""
     model = int(tables.task_model[index])
-    usable = tables.type_supported > 0
+    usable = types_for(tables, index)
     sequences = job.batch.num_prompts * int(tables.task_sequences[index])
     rows = []
     for degree_index in np.flatnonzero(tables.tensor_allowed[model]).tolist():

@@ -19,7 +19,17 @@ import numpy as np
 from hetrl.cost.collectives import OPERATIONS
 from hetrl.cost.model import PHASES
 from hetrl.cost.tables import MICRO_BATCHES, TENSOR_DEGREES, CostTables
-from hetrl.search.bounds.passes import PIPELINES, Bools, Floats, Ints, most_tensor_groups, pass_of, rates, scalar
+from hetrl.search.bounds.passes import (
+    PIPELINES,
+    Bools,
+    Floats,
+    Ints,
+    most_tensor_groups,
+    pass_of,
+    rates,
+    scalar,
+    types_for,
+)
 from hetrl.spec.job import Job
 from hetrl_kernels.training_bound import TrainingBound
 from hetrl_kernels.training_bound_tables import SETTING
@@ -76,7 +86,7 @@ def training_bound(job: Job, tables: CostTables, index: int) -> Callable[[Ints],
 def training_tables(job: Job, tables: CostTables, index: int) -> TrainingTables:
     """Lower a training task."""
     model, batch = int(tables.task_model[index]), job.batch
-    usable = (tables.type_supported > 0) & (tables.type_can_train > 0)
+    usable = types_for(tables, index)
     most_groups = np.stack([most_tensor_groups(tables, degree) for degree in TENSOR_DEGREES])
     most_groups = np.where(usable[None, :], most_groups, 0)
     replicas = _replica_intervals(int(np.minimum(most_groups.sum(axis=1).max(), batch.num_prompts)))

@@ -20,7 +20,8 @@ from hetrl.search.bounds import dollar_bound, lower_bound
 from hetrl.search.bounds.fluid import phase_bounds
 from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
 from hetrl.search.bounds.training import training_tables
-from hetrl.search.context import INFEASIBLE_COST, SearchContext
+from hetrl.search.context import INFEASIBLE_COST, MAX_DEVICE_TYPES, SearchContext
+from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
@@ -216,6 +217,26 @@ def test_a_slower_network_never_lowers_the_bound_of_forced_rings() -> None:
         return lower_bound(context.job, context.tables, context.fluid)
 
     assert bound("1Gbps") >= bound("100Gbps")
+
+
+def test_as_many_device_types_as_a_search_may_have_are_bounded_as_a_fleet() -> None:
+    """Compositions of engines would be thousands: the bound is that of the whole fleet, and holds."""
+    kinds = {
+        f"kind-{number}": {"flops": {"bf16": f"{100 + number}TFLOPS"}, "memory": "80GB", "memory_bandwidth": "2TB/s"}
+        for number in range(MAX_DEVICE_TYPES)
+    }
+    nodes = [{"id": f"node-{kind}", "gpus": 1, "type": kind, "interconnect": "50GB/s"} for kind in kinds]
+    model = "Qwen2.5-0.5B"
+    values = {
+        "workflow": {"algorithm": "GRPO", "actor_model": model, "reference_model": model},
+        "cluster_topology": {"nodes": nodes},
+        "device_types": kinds,
+        "optimizer": {"budget": 20},
+    }
+    context = context_of(job_from_values(values, source="64 types"))
+    result = solve(context.job, context.costs, context=context)
+    assert 0 < result.lower_bound <= result.estimate.step_seconds
+    assert result.lower_bound == sum(phase_bounds(context.job, context.tables, context.fluid))
 
 
 def test_one_device_of_one_type_is_bounded_tightly() -> None:

@@ -11,9 +11,11 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
 from hetrl.errors import InfeasibleError
 from hetrl.plan.capabilities import unsupported
+from hetrl.plan.rules import plan_problems
 from hetrl.search.hybrid import solve
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
+from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
 
 
@@ -39,6 +41,37 @@ def test_every_device_serves_one_group() -> None:
     result = search(job_of("paper64_wan/GRPO", budget=300))
     devices = [device for group in result.plan.groups for device in group.devices]
     assert len(devices) == len(set(devices))
+
+
+@pytest.mark.parametrize(
+    ("device", "overrides", "task"),
+    [
+        ("A100-80GB", {"precision.kv_cache_dtype": "fp8"}, "actor_generate"),
+        ("forward-only", {}, "actor_train"),
+        ("no-bf16", {}, "reference_score"),
+    ],
+)
+def test_tasks_stay_off_devices_that_cannot_run_them(device: str, overrides: dict[str, object], task: str) -> None:
+    """Whatever else is faster: eight devices that cannot run the task beside two slow ones that can."""
+    kinds = {
+        "forward-only": {"flops": "1000TFLOPS", "memory": "80GB", "memory_bandwidth": "3TB/s", "can_train": False},
+        "no-bf16": {"flops": {"fp16": "1000TFLOPS"}, "memory": "80GB", "memory_bandwidth": "3TB/s"},
+    }
+    nodes = [
+        {"id": "many", "gpus": 8, "type": device, "interconnect": "100GB/s"},
+        {"id": "few", "gpus": 2, "type": "L4", "interconnect": "PCIe-Gen4"},
+    ]
+    model = "Qwen2.5-0.5B"
+    values = {
+        "workflow": {"algorithm": "GRPO", "actor_model": model, "reference_model": model},
+        "cluster_topology": {"nodes": nodes},
+        "device_types": kinds,
+        "optimizer": {"budget": 60},
+    }
+    job = job_from_values(values, source="many and few", overrides=overrides)
+    plan = search(job).plan
+    assert plan_problems(job, plan) == []
+    assert {job.topology.devices[device].type.name for device in plan.task(task).devices} == {"L4"}
 
 
 def test_interrupted_search_returns_its_best_plan() -> None:

@@ -75,7 +75,8 @@ def test_a_device_costs_what_it_costs_in_its_usual_instance_however_many_there_a
     rates = [row["usd_per_hour"] / row["count"] for row in rows if row["device"] == device and "usd_per_hour" in row]
     dtype = "fp32" if "fp32" in catalogue_devices()[device].flops_per_second else "bf16"
     for number in (1, 2, 3, 5, 8, 16):
-        job = job_with(f"[{{id: a, gpus: {number}, type: {device}}}]", f"precision: {{dtype: {dtype}}}\n")
+        nodes = f"[{{id: a, gpus: {number}, type: {device}}}, {{id: trains, gpus: 1, type: H100}}]"
+        job = job_with(nodes, f"precision: {{dtype: {dtype}}}\n")
         price = job.topology.nodes[0].usd_per_hour
         assert price is None or any(price == pytest.approx(rate * number, rel=1e-12) for rate in rates)
 
