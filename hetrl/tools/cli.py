@@ -108,6 +108,7 @@ def _code_of(action: Callable[[], int], prog: str) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         say(f"{prog}: interrupted")
+        _forget_interrupt()
         return EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         extra = _EXTRA_OF_PACKAGE.get((error.name or "").partition(".")[0])
@@ -119,6 +120,15 @@ def _code_of(action: Callable[[], int], prog: str) -> int:
         return _defect(prog) if output_error() is None else EXIT_OK  # the output's own failure: `guarded` says it
     except Exception:
         return _defect(prog)
+
+
+def _forget_interrupt() -> None:
+    """Make the exit code that of the command, also where Ctrl-C hit code in a string.
+
+    CPython remembers a KeyboardInterrupt that leaves ``exec`` of a string, which dataclasses use, and ``python -m``
+    then ends by SIGINT whatever the exit code, although the exception was handled; the next such call forgets it.
+    """
+    exec("")
 
 
 def _defect(prog: str) -> int:

@@ -105,7 +105,12 @@ def _profile_one_kind(args: argparse.Namespace, gpus: Sequence[int]) -> int:
     shown = ",".join(map(str, gpus))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": shown}
     command = [sys.executable, "-m", "hetrl.tools.profile", "--out", str(args.out), "--device", "gpu", *words_of(args)]
-    return subprocess.run(command, env=environment, check=False).returncode
+    child = subprocess.Popen(command, env=environment)
+    try:
+        return child.wait()
+    except KeyboardInterrupt:  # the child got it too, and stores what it has
+        child.wait()
+        raise
 
 
 def words_of(args: argparse.Namespace) -> list[str]:

@@ -6,13 +6,16 @@ make the same calls, and the first one's clock counts.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,24 +81,43 @@ def measure_host(ranks: Ranks) -> list[LinkSample]:
         context.Process(target=_answer, args=(rank, ranks, "127.0.0.1", port, answers), daemon=True)
         for rank in range(len(ranks.places))
     ]
-    for process in processes:
-        process.start()
     try:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while True:
-            try:
-                found: list[LinkSample] = answers.get(timeout=0.5)
-                return found
-            except Empty:
-                failed = [process.exitcode for process in processes if process.exitcode not in (None, 0)]
-                if failed or time.monotonic() > deadline:
-                    reason = f"exit code {failed[0]}" if failed else f"no answer in {TIMEOUT_SECONDS:.0f} s"
-                    raise RunError(f"measuring links failed: {reason}") from None
-    finally:
+        with _children_without_interrupts():
+            for process in processes:
+                process.start()
+        found = _answer_of(processes, answers)
         for process in processes:
             process.join(timeout=10)
-            if process.is_alive():
-                process.kill()
+        return found
+    finally:
+        left = [process for process in processes if process.is_alive()]
+        for process in left:  # all at once: a rank whose peer is gone complains
+            process.kill()
+        for process in left:
+            process.join()
+
+
+@contextlib.contextmanager
+def _children_without_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C leaves alone, even while they import: this process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _answer_of(processes: Sequence[BaseProcess], answers: Any) -> list[LinkSample]:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            found: list[LinkSample] = answers.get(timeout=0.5)
+            return found
+        except Empty:
+            failed = [process.exitcode for process in processes if process.exitcode not in (None, 0)]
+            if failed or time.monotonic() > deadline:
+                reason = f"exit code {failed[0]}" if failed else f"no answer in {TIMEOUT_SECONDS:.0f} s"
+                raise RunError(f"measuring links failed: {reason}") from None
 
 
 def free_port() -> int:

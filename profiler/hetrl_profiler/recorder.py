@@ -68,18 +68,20 @@ class Recorder:
         self.progress.expect(len(waiting))
         block: list[tuple[Point, list[Sample], Mapping[str, float]]] = []
         block_began = time.perf_counter()
-        for number, point in enumerate(waiting):
-            if total.is_used():
-                self.progress.skip(len(waiting) - number)
-                break
-            call = point.prepare()
-            samples = take_samples(call, clock, budget_seconds=point_seconds)
-            block.append((point, samples, dict(point.results())))
-            self.progress.done(point.kind)
-            if time.perf_counter() - block_began > BLOCK_SECONDS:
-                self._store(block)
-                block, block_began = [], time.perf_counter()
-        self._store(block)
+        try:
+            for number, point in enumerate(waiting):
+                if total.is_used():
+                    self.progress.skip(len(waiting) - number)
+                    break
+                call = point.prepare()
+                samples = take_samples(call, clock, budget_seconds=point_seconds)
+                block.append((point, samples, dict(point.results())))
+                self.progress.done(point.kind)
+                if time.perf_counter() - block_began > BLOCK_SECONDS:
+                    whole, block, block_began = block, [], time.perf_counter()
+                    self._store(whole)
+        finally:  # an error or Ctrl-C costs the point that is being measured, and no other
+            self._store(block)
 
     def _store(self, block: Sequence[tuple[Point, list[Sample], Mapping[str, float]]]) -> None:
         if not block:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from hetrl.runtime.session import Session
 from hetrl.spec.job import Job, RunSettings
 from hetrl.spec.load import load_job
 from tests.helpers.demo import DEMO, SHARES, demo_overrides, launch_environment, two_device_plan
+from tests.helpers.processes import marked
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,12 @@ def session(launchable: Launchable, store: MeasurementStore, prediction: Predict
     os.environ["PYTHONPATH"] = launch_environment()["PYTHONPATH"]
     with Session.start(launchable.plan, launchable.job, launchable.run, store=store, prediction=prediction) as started:
         yield started
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """Mark for `launch_environment`; whoever still carries it at the end is killed."""
+    chosen = uuid.uuid4().hex
+    yield chosen
+    for pid in marked(chosen):
+        os.kill(pid, signal.SIGKILL)

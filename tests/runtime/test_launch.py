@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.demo import MARK, launch_command, launch_environment, write_plan
+from tests.helpers.demo import launch_command, launch_environment, write_plan
+from tests.helpers.processes import listen_to_interrupts, marked
 
 START_SECONDS = 480  # limits of patience on a busy machine, not expectations
 END_SECONDS = 180
@@ -31,23 +31,6 @@ print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 cluster.close()
 """
-
-
-def listen_to_interrupts() -> None:
-    """Undo what a shell does to commands in the background: they start with Ctrl-C ignored, and pass it on."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def marked(mark: str) -> dict[int, str]:
-    """Living processes that inherited the mark: id -> title."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
 
 
 def workers(mark: str) -> dict[int, str]:
@@ -79,14 +62,6 @@ def litter() -> set[str]:
 
 def num_lines(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    chosen = uuid.uuid4().hex
-    yield chosen
-    for pid in marked(chosen):
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_ctrl_c_ends_cleanly_and_the_run_can_go_on(tmp_path: Path, model_folder: Path, mark: str) -> None:

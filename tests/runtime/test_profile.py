@@ -12,6 +12,8 @@ import pytest
 from hetrl.cost.model import CostModel
 from hetrl.measure import load_measurements
 from hetrl_profiler.model_fit import fit_profile
+from tests.helpers.demo import launch_environment
+from tests.helpers.processes import listen_to_interrupts, marked
 
 pytestmark = pytest.mark.runtime
 
@@ -52,6 +54,65 @@ def profiled(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
         assert done.returncode == 0, done.stderr[-3000:]
         answers.append(done.stdout.splitlines()[-1])
     return out, answers
+
+
+INTERRUPTED = """
+import importlib, os, signal, sys
+from hetrl.tools.main import main
+
+kind, _, name = sys.argv[1].partition(" ")
+
+class Import:
+    def find_spec(self, module, *_):
+        if module == name:
+            sys.meta_path.remove(self)
+            os.killpg(0, signal.SIGINT)
+
+def interrupted(*args, **more):
+    setattr(owner, last, original)
+    os.killpg(0, signal.SIGINT)
+    return original(*args, **more)
+
+if kind == "import":
+    sys.meta_path.insert(0, Import())
+else:
+    module, _, path = name.partition(":")
+    *parts, last = path.split(".")
+    owner = importlib.import_module(module)
+    for part in parts:
+        owner = getattr(owner, part)
+    original = getattr(owner, last)
+    setattr(owner, last, interrupted)
+if __name__ == "__main__":
+    sys.exit(main(["profile", "--device", "cpu", "--device-name", "core", *sys.argv[2:]]))
+"""
+"""``hetrl profile`` whose group gets SIGINT, as at Ctrl-C, at an import or a call: at that stage on any machine."""
+
+
+@pytest.mark.parametrize(
+    ("moment", "stage"),
+    [
+        ("import torch._dynamo", "engine"),  # while vLLM is imported
+        ("import vllm.v1.worker.cpu_worker", "engine"),  # while the engine starts
+        ("call hetrl_profiler.engine:EnginePhases.points", "engine"),  # it runs
+        ("call hetrl_profiler.links:_answer_of", "links"),  # other processes are importing torch
+    ],
+)
+def test_ctrl_c_ends_the_profile_quietly_and_alone(
+    moment: str, stage: str, tmp_path: Path, model_folder: Path, mark: str
+) -> None:
+    script, out = tmp_path / "interrupted.py", tmp_path / "measurements.jsonl"
+    script.write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, str(script), moment, "--out", str(out), "--model", str(model_folder), "--stage", stage],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300, start_new_session=True,
+        preexec_fn=listen_to_interrupts, env={**launch_environment(mark), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr[-3000:]
+    assert done.stderr.splitlines()[-1] == "hetrl profile: interrupted"
+    assert "Traceback" not in done.stderr and "Process " not in done.stderr
+    assert marked(mark) == {}
+    assert not out.exists(), "nothing was measured"
 
 
 def test_every_kind_is_measured(profiled: tuple[Path, list[str]]) -> None:

@@ -76,6 +76,19 @@ def test_faster_than_physics_is_dropped_and_named(out: Path) -> None:
     assert "sum:size=100" in found.impossible[0]
 
 
+def test_ctrl_c_costs_only_the_point_that_is_being_measured(out: Path) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    points = [Counted(100), Counted(200)]
+    pressed = Point(kind="sum", amounts={"size": 300}, prepare=lambda: interrupt)
+    found = recorder(out)
+    with pytest.raises(KeyboardInterrupt):
+        found.run([*(each.point for each in points), pressed, Counted(400).point], point_seconds=0.01)
+    assert [each.amounts["size"] for each in load_measurements(out)] == [100, 200]
+    assert not found.is_done(pressed)
+
+
 def test_used_time_ends_a_stage_and_the_rest_can_follow(out: Path) -> None:
     points = [Counted(300_000 + size) for size in range(40)]
     found = recorder(out)

@@ -51,6 +51,16 @@ def test_expected_errors_give_a_message_and_their_code(
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("where", ["raise KeyboardInterrupt", "exec('raise KeyboardInterrupt')"])
+def test_ctrl_c_is_an_exit_code_and_no_signal_wherever_it_hits(where: str, tmp_path: Path) -> None:
+    """Also inside ``exec`` of a string, as in dataclasses that are being made: ``python -m`` would end by SIGINT."""
+    code = f"import sys\nfrom hetrl.tools.cli import guarded\ndef run():\n    {where}\nsys.exit(guarded(run, prog='x'))"
+    (tmp_path / "interrupted.py").write_text(code)
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "x: interrupted\n")
+
+
 def test_every_problem_is_shown_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
     error = SpecError([Problem(path="a", message="is wrong"), Problem(path="b", message="is wrong too")])
     _, message = run_raising(error, capsys)
