@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import signal
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from hetrl.spec.yaml_text import folder_of
 from hetrl.tools.cli import run_command
 from hetrl.tools.console import PlainConsole
 from hetrl.tools.job_or_plan import job_of
+from hetrl.units import format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     job = job_of(document, args.plan)
     settings = _settings(args, document, job)
     throttle = _throttle(args.throttle)
+    prediction = prediction_of(document, job)
     resume_from = check_out(args.out, args.resume)
     console = PlainConsole()
     store = MeasurementStore(args.out / MEASUREMENTS_FILE, labels={"run": str(args.out), "plan": _digest(args.plan)})
@@ -75,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
                 settings,
                 address=args.address or os.environ.get("RAY_ADDRESS"),
                 store=store,
-                prediction=prediction_of(document, job),
+                prediction=prediction,
                 throttle=throttle,
                 logs=args.out / "logs",
                 bucket_bytes=document.bucket_bytes,
             )
         with session:
-            run_steps(
+            records = run_steps(
                 session,
                 num_steps=settings.num_steps,
                 out=args.out,
@@ -89,8 +92,17 @@ def run(args: argparse.Namespace) -> int:
                 resume_from=resume_from,
                 console=console,
             )
+    if records:
+        seconds = [record.seconds for record in records]
+        console.print(outcome_line(seconds, prediction.step_seconds), highlight=False)
     console.print(f"results in {args.out}", highlight=False)
     return EXIT_OK
+
+
+def outcome_line(seconds: Sequence[float], predicted: float | None) -> str:
+    """Compare the steps of a run with the plan's."""
+    text = f"median of {len(seconds)} steps: {format_seconds(statistics.median(seconds))}"
+    return text if predicted is None else f"{text}; the plan predicts {format_seconds(predicted)}"
 
 
 def prediction_of(document: PlanDocument, job: Job) -> Prediction:

@@ -18,7 +18,7 @@ from hetrl.spec.load import JOB_KEYS, WORKFLOW_KEYS, load_job
 from hetrl.spec.load_devices import DEVICE_KEYS
 from hetrl.spec.load_links import LINK_KEYS
 from hetrl.spec.load_node import NODE_KEYS
-from hetrl.tools import estimate
+from hetrl.tools import estimate, plan
 from hetrl.workload.setups import EngineSetup, TrainSetup
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,25 @@ def test_every_key_of_a_written_plan_is_documented(key: str) -> None:
 @pytest.mark.parametrize("value", [*SHARDINGS, *WEIGHTS_WHEN_IDLE, *OPTIMIZER_STATES])
 def test_every_value_of_a_written_plan_is_documented(value: str) -> None:
     assert f"`{value}`" in WRITTEN_PLAN
+
+
+def test_the_page_on_launching_has_every_key_with_its_default() -> None:
+    page = (ROOT / "docs" / "launch.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
+    for field in fields(RunSettings):
+        shown = rows[field.name].strip()
+        assert field.default == "" or float(shown) == field.default
+
+
+def test_the_page_on_plans_names_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(["--config", str(ROOT / "configs" / "rlhf_70b.yaml"), "--budget", "1", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    page = (ROOT / "docs" / "reading_a_plan.md").read_text()
+    headings = re.findall(r"\*\*([^*]+)\*\*", page)
+    assert len(headings) >= 10
+    assert [name for name in headings if name.removesuffix(" ...") not in said] == []
+    shown = {line.partition(":")[0] for line in said.splitlines() if re.match(r"[a-z][a-z ,]*: ", line)}
+    assert [name for name in sorted(shown) if name.partition(",")[0] not in page and name != "warning"] == []
 
 
 def test_every_identifier_of_a_message_is_on_the_page_of_rules() -> None:

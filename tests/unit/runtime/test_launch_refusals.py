@@ -12,7 +12,7 @@ import pytest
 from hetrl.plan.document import read_plan
 from hetrl.runtime.placement import node_needs
 from hetrl.spec.load import load_job
-from hetrl.tools.launch import prediction_of
+from hetrl.tools.launch import outcome_line, prediction_of
 from tests.helpers.demo import (
     DEMO,
     SHARES,
@@ -154,3 +154,8 @@ def test_predictions_are_read_from_the_plan(tmp_path: Path, bare_model: Path) ->
     assert predicted.replica_seconds["actor_train"] == (0.25, 0.5)
     assert predicted.shares["actor_train"] == SHARES
     assert predicted.max_response_tokens == 16
+
+
+def test_a_run_ends_with_its_steps_beside_the_plans() -> None:
+    assert outcome_line([1.66, 1.37, 1.36], 2.631) == "median of 3 steps: 1.37 s; the plan predicts 2.63 s"
+    assert outcome_line([1.5], None) == "median of 1 steps: 1.5 s"
