@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +56,33 @@ def test_all_mistakes_are_reported_at_once(context: SearchContext) -> None:
         written_plan(context, values)
     for part in ("critic_scor", "at most 4", "nobody"):
         assert part in str(caught.value)
+
+
+MISTAKES = {
+    "unknown task": ("groups", 0, "tasks", 0, "actor_generat"),
+    "at most 4": ("groups", 1, "nodes", "node-g6e-01", 5),
+    "no room for 4 stages": ("strategies", "critic_train", "tensor", 3),
+    "strategies.critic_score.micro": ("strategies", "critic_score", "micro", 4),
+    "recompute: must be": ("strategies", "critic_train", "recompute", "yes"),
+    "strategies.nobody": ("strategies", "nobody", {}),
+}
+HIDDEN = {"at most 4", "no room for 4 stages"}
+"""A layout is only read where its group's devices are known."""
+
+
+@pytest.mark.parametrize("pair", list(combinations(MISTAKES, 2)), ids=" and ".join)
+def test_one_mistake_does_not_hide_another(context: SearchContext, pair: tuple[str, str]) -> None:
+    train = {"layers": [9, 8, 8, 7], "micro_batch": 1, "optimizer_states": "host"}
+    values = deepcopy({"groups": [OTHERS, CRITIC], "strategies": {"critic_score": {}, "critic_train": train}})
+    for *path, last, wrong in (MISTAKES[each] for each in pair):
+        place: Any = values
+        for step in path:
+            place = place[step]
+        place[last] = wrong
+    with pytest.raises(SpecError) as caught:
+        written_plan(context, values)
+    found = [each in str(caught.value) for each in pair]
+    assert all(found) or (set(pair) == HIDDEN and any(found))
 
 
 def test_estimate_and_explain_speak_of_a_written_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,23 @@ def test_a_described_device_may_not_bear_the_name_of_a_catalogue_one() -> None:
     more = "device_types: {H100: {flops: 300TFLOPS, memory: 64GB, memory_bandwidth: 1TB/s}}"
     with pytest.raises(SpecError, match=r"device_types\.H100: is a device of the catalogue.*like: H100"):
         job_with("[{id: node, gpus: 8, type: H100}]", more)
+
+
+NODE_MISTAKES = {
+    "unknown device": "{id: a, gpus: 4, type: L4O}",
+    "unknown key": "{id: b, gpu: 4, type: L4}",
+    "not a valid count": "{id: c, gpus: four, type: L4}",
+    "unknown interconnect": "{id: d, gpus: 4, type: L4, interconnect: Token-Ring}",
+    "not a bandwidth": "{id: e, gpus: 4, type: L4, network: 400gbps}",
+    "not a size": "{id: f, gpus: 4, type: L4, host_ram: much}",
+    "node id used twice": "{id: good, gpus: 4, type: L4}",
+}
+
+
+@pytest.mark.parametrize("pair", list(combinations(NODE_MISTAKES, 2)), ids=" and ".join)
+def test_one_wrong_node_does_not_hide_another(pair: tuple[str, str]) -> None:
+    nodes = ", ".join(("{id: good, gpus: 8, type: H100}", *(NODE_MISTAKES[each] for each in pair)))
+    text = f"workflow: {{algorithm: GRPO, actor_model: Qwen2.5-7B}}\ncluster_topology: {{nodes: [{nodes}]}}\n"
+    with pytest.raises(SpecError) as caught:
+        load_job(text)
+    assert [each for each in pair if each not in str(caught.value)] == []
