@@ -10,7 +10,7 @@ from hetrl_kernels.layouts cimport Devices, Layout
 from hetrl_kernels.memory cimport SHARED
 from hetrl_kernels.options cimport Option
 from hetrl_kernels.tables cimport PHASE_SYNC, TRAIN, Tables, fmax, fmin
-from hetrl_kernels.transfers cimport sync_from
+from hetrl_kernels.transfers cimport add_received, sync_from
 
 from itertools import product
 from math import prod
@@ -170,8 +170,8 @@ cdef class OptionOrder(FastestFinder):
         cdef Tables t = self.t
         cdef Devices devices = self.devices(counts)
         cdef Layout layout
-        cdef int node, other, i, d, slot, first, sources = 0, model = t.task_model[task]
-        cdef double whole = t.transfer_weights[task], card = 0.0, least = INFINITY, scale = INFINITY, fixed = INFINITY, each, total, slowest
+        cdef int node, other, sources = 0
+        cdef double card = 0.0, least = INFINITY, scale = INFINITY, fixed = INFINITY, total, slowest
         cdef double* received = <double*>calloc(3 * t.num_nodes, sizeof(double))
         cdef double* latency = received + t.num_nodes
         cdef double* bandwidth = latency + t.num_nodes
@@ -191,14 +191,7 @@ cdef class OptionOrder(FastestFinder):
         for layout in self.layouts_of(task, devices) if sources else []:
             for node in range(t.num_nodes):
                 received[node] = 0.0
-            for i in range(layout.num_replicas):
-                first = 0
-                for slot in range(layout.first[i], layout.first[i + 1]):
-                    node = layout.node[slot]
-                    each = t.stage_parameters(model, first, layout.layers[slot]) * t.bytes_per_element / layout.degree
-                    first += layout.layers[slot]
-                    for d in range(layout.degree):
-                        received[node] = fmin(whole, received[node] + each)
+            add_received(t, task, layout, NULL, received)
             total = slowest = 0.0
             for node in range(t.num_nodes):
                 if received[node] > 0 and bandwidth[node] > 0:

@@ -8,18 +8,15 @@ from hetrl_kernels.layouts cimport Layout
 from hetrl_kernels.tables cimport PHASE_SYNC, fmax, fmin
 
 
-cdef double sync_from(Tables t, const int* sources, Option target, bint drops_idle=False) noexcept:
-    """A weight sync from the nodes with any ``sources`` to an option of the role.
+cdef double add_received(Tables t, int task, Layout layout, const int* prompts, double* received) noexcept:
+    """Add to ``received`` (``[N]``) the bytes of a task's weights that each node needs, none of them twice.
 
-    With ``drops_idle`` replicas without prompts are left out, as the placed plan leaves them out.
+    Replicas without ``prompts`` are left out; with NULL none is. Returns the seconds of the slowest copy inside a node.
     """
-    cdef Layout layout = target.layout
-    cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
-    cdef double* sent = received + t.num_nodes
-    cdef double whole = t.transfer_weights[target.task], each, local = 0.0, slowest = 0.0, worst = 0.0
-    cdef int i, d, slot, first, node, other, nearest, kind, model = t.task_model[target.task]
+    cdef double whole = t.transfer_weights[task], each, local = 0.0
+    cdef int i, d, slot, first, node, model = t.task_model[task]
     for i in range(layout.num_replicas):
-        if drops_idle and target.prompts[i] == 0:
+        if prompts != NULL and prompts[i] == 0:
             continue
         first = 0
         for slot in range(layout.first[i], layout.first[i + 1]):
@@ -29,6 +26,19 @@ cdef double sync_from(Tables t, const int* sources, Option target, bint drops_id
             for d in range(layout.degree):
                 received[node] = fmin(whole, received[node] + each)
             local = fmax(local, t.link_latency[node, node] + each / t.link_bandwidth[node, node])
+    return local
+
+
+cdef double sync_from(Tables t, const int* sources, Option target, bint drops_idle=False) noexcept:
+    """A weight sync from the nodes with any ``sources`` to an option of the role.
+
+    With ``drops_idle`` replicas without prompts are left out, as the placed plan leaves them out.
+    """
+    cdef double* received = <double*>calloc(2 * t.num_nodes, sizeof(double))
+    cdef double* sent = received + t.num_nodes
+    cdef double local = add_received(t, target.task, target.layout, target.prompts if drops_idle else NULL, received)
+    cdef double slowest = 0.0, worst = 0.0
+    cdef int node, other, nearest, kind
     for node in range(t.num_nodes):
         if received[node] == 0 or sources[node]:
             continue
