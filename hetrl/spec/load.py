@@ -296,6 +296,9 @@ def read_optimizer(values: object, report: Report) -> OptimizerSettings:
     default = OptimizerSettings()
     solver = section.text("solver", default.solver, choices=SOLVERS)
     exact = solver == "ilp"
+    for key in ("mip", "gap"):
+        if section.has(key) and not exact:
+            report.warnings.append(f"{section.at(key)}: only solver ilp has it; the {solver} solver ignores it")
     seconds = EXACT_SEARCH_SECONDS if exact else default.max_search_seconds
     return OptimizerSettings(
         solver=solver,

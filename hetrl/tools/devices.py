@@ -40,6 +40,8 @@ def as_dict(device: DeviceType) -> dict[str, object]:
         "flops_per_second": dict(device.flops_per_second),
         "memory_bytes": device.memory_bytes,
         "memory_bytes_per_second": device.memory_bytes_per_second,
+        "link_bytes_per_second": link_of(device)[0],
+        "link": link_of(device)[1],
         "can_train": device.can_train,
         "peer_to_peer": device.peer_to_peer,
         "sources": dict(device.sources),
@@ -88,6 +90,9 @@ def print_one(device: DeviceType) -> None:
     print(f"  memory           {usable} usable  [{sources.get('memory_bytes', everything)}]")
     bandwidth = device.memory_bytes_per_second / 1e9
     print(f"  memory bandwidth {bandwidth:g} GB/s  [{sources.get('memory_bytes_per_second', everything)}]")
+    rate, kind = link_of(device)
+    shown = kind if rate is None else f"{rate / 1e9:g} GB/s in one direction to another device of the node ({kind})"
+    print(f"  link             {shown}")
     print(f"  operator times   {operator_sources(device)}")
     if not device.can_train:
         print("  trains           no: forward passes only")
@@ -95,6 +100,12 @@ def print_one(device: DeviceType) -> None:
         print("  peer to peer     no: collectives go through the host")
     if device.notes:
         print(f"  note             {device.notes}")
+
+
+def link_of(device: DeviceType) -> tuple[float | None, str]:
+    """Bytes per second between two devices of a node and the link's kind; None where it is the node's PCIe."""
+    entry = catalog.read("devices.yaml").get(device.name, {}).get("link")
+    return (entry["GBps"] * 1e9, entry["kind"]) if entry else (None, "PCIe of its node")
 
 
 def operator_sources(device: DeviceType) -> str:

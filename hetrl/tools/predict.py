@@ -1,11 +1,12 @@
 """Predict the time of single operations: adds predicted_us, p10_us, p90_us and provenance to the rows of a CSV file.
 
-The file has the columns of one of the published tables: gemm, attention_prefill, attention_decode, a collective table,
-vidur_mlp (then these columns per operator, each after the operator's name) or end_to_end (then `predicted` in the
-row's own unit, `composed` of operators and links). Provenance is fitted, or datasheet where nothing was measured;
-`extrapolated` says that a shape lies outside what was. What cannot be predicted stays empty, with the reason as its
-provenance, and is counted on stderr. A row whose shape is no shape (a size of 0, a word for a number) is a mistake in
-the file: all of them are listed with their lines and nothing is written, unless --skip-bad-rows is given.
+The file has the columns of one of the tables of docs/fidelity.md, such as gpu,dtype,m,n,k: gemm, attention_prefill,
+attention_decode, collective, layer (then the added columns per operator, each after the operator's name) or end_to_end
+(then `predicted` in the row's own unit, `composed` of operators and links). Provenance is fitted, or datasheet where
+nothing was measured; `extrapolated` says that a shape lies outside what was. What cannot be predicted stays empty, with
+the reason as its provenance, and is counted on stderr. A row whose shape is no shape (a size of 0, a word for a number)
+is a mistake in the file: all of them are listed with their lines and nothing is written, unless --skip-bad-rows is
+given.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import yaml
 
 from benchmarks import case_memory, case_plan, case_sync
 from benchmarks.case_asks import ASKS
+from hetrl.cost.published import KINDS
 from hetrl.plan.plan import OPTIMIZER_STATES, SHARDINGS, WEIGHTS_WHEN_IDLE
 from hetrl.search.written_plan import STRATEGY_KEYS
 from hetrl.spec.job import Batch, OptimizerSettings, Precision, RunSettings
@@ -86,6 +87,22 @@ def test_the_page_on_plans_names_what_is_printed(capsys: pytest.CaptureFixture[s
     assert [name for name in headings if name.removesuffix(" ...") not in said] == []
     shown = {line.partition(":")[0] for line in said.splitlines() if re.match(r"[a-z][a-z ,]*: ", line)}
     assert [name for name in sorted(shown) if name.partition(",")[0] not in page and name != "warning"] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_column_of_a_table_is_documented(kind: str) -> None:
+    page = (ROOT / "docs" / "fidelity.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {kind} |")]
+    like = "| attention_prefill |" if kind == "attention_decode" else row
+    (other,) = [line for line in page.splitlines() if line.startswith(like)]
+    assert [column for column in KINDS[kind] if f"`{column}`" not in row + other] == []
+
+
+def test_pages_name_no_folder_outside_the_checkout() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert [
+        page.name for page in pages if re.search(r"(?<![\w./])\.\./|(?<![\w.])/(?:work|tmp|home)/", page.read_text())
+    ] == []
 
 
 def test_every_identifier_of_a_message_is_on_the_page_of_rules() -> None:

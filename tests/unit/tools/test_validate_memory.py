@@ -11,6 +11,7 @@ import pytest
 from hetrl.cost.residency import plan_memory
 from hetrl.plan.plan import Group, Plan, Replica, Residency, Stage, TaskPlan
 from hetrl.plan.rules import plan_problems
+from hetrl.spec.device_names import catalogue_devices
 from hetrl.spec.job import Job
 from hetrl.spec.load import load_job
 from hetrl.tools import devices, memory, models, validate
@@ -207,6 +208,23 @@ def test_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert devices.main(["--list", str(tmp_path / "list.txt"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["name"] == "L4"
     assert devices.main(["H1000"]) == 2
+
+
+@pytest.mark.parametrize("name", list(catalogue_devices()))
+def test_every_device_is_described_with_its_link(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert devices.main([name, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    devices.print_one(catalogue_devices()[name])
+    said = capsys.readouterr().out
+    rate = row["link_bytes_per_second"]
+    assert f"link             {row['link'] if rate is None else f'{rate / 1e9:g} GB/s in one direction'}" in said
+
+
+@pytest.mark.parametrize("key", ["gap: 0.1", "mip: highs"])
+def test_keys_of_the_exact_solver_are_not_ignored_in_silence(key: str) -> None:
+    job = load_job(SMALL.replace("memory_safety_margin: 0.0", key))
+    assert any(f"optimizer.{key.partition(':')[0]}: only solver ilp" in line for line in job.warnings)
+    assert load_job(SMALL.replace("memory_safety_margin: 0.0", f"solver: ilp, {key}")).warnings == ()
 
 
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
