@@ -67,7 +67,8 @@ class Beside:
 def _answer(pipe: int, work: Callable[[], float]) -> None:
     """Work out the number and end, without what a Python process does at its end: all of that is the caller's."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the search, which then still wants the number
+        for number in (signal.SIGINT, signal.SIGTERM):  # they end the search, which then still wants the number
+            signal.signal(number, signal.SIG_IGN)
         os.write(pipe, DOUBLE.pack(work()))
     finally:  # an error says nothing here: the caller repeats the work and meets it
         os._exit(0)

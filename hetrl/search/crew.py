@@ -8,6 +8,7 @@ they have computed, and what they have not they compute to the same bits.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -62,16 +63,29 @@ class Alone(Crew):
         return [None if stopped() else work(self.rules, item) for item in items]
 
 
-class Lanes(Crew, Generic[Handle]):
-    """A crew of several lanes; subclasses say how a lane is given work and how to wait for the first that is done."""
+class LostLane(Exception):
+    """A lane was killed: by the user, or because memory ran out."""
 
-    def __init__(self, handles: Sequence[Handle]) -> None:
+    def __init__(self, lane: Any) -> None:
+        super().__init__(lane)
+        self.lane = lane
+
+
+class Lanes(Crew, Generic[Handle]):
+    """A crew of several lanes; subclasses say how a lane is given work and how to wait for the first that is done.
+
+    The others, and in the end this process, work out what a lane leaves behind that is killed. ``work["lanes_lost"]``
+    counts those.
+    """
+
+    def __init__(self, handles: Sequence[Handle], rules: NodeRules) -> None:
         super().__init__()
         self.handles = list(handles)
+        self.rules = rules
         self._home: dict[Hashable, Handle] = {}
 
     def give(self, lane: Handle, work: Work[Any, Any], item: object) -> None:
-        """Begin an item in a lane that is free."""
+        """Begin an item in a lane that is free; `LostLane` may be raised here, or when its result is waited for."""
         raise NotImplementedError
 
     def first_done(self, busy: Sequence[Handle]) -> tuple[Handle, Any]:
@@ -85,18 +99,26 @@ class Lanes(Crew, Generic[Handle]):
         results: list[Result | None] = [None] * len(items)
         waiting = list(range(len(items)))
         busy: dict[Handle, int] = {}
-        while waiting or busy:
-            for lane in self.handles:
-                if lane not in busy and waiting and not stopped():
-                    number = self._next(waiting, homes, lane)
-                    waiting.remove(number)
-                    self._home[homes[number]] = lane
-                    busy[lane] = number
-                    self.give(lane, work, items[number])
-            if not busy:
-                break  # stopped
-            lane, result = self.first_done(list(busy))
-            results[busy.pop(lane)] = result
+        while (waiting or busy) and self.handles:
+            try:
+                for lane in self.handles:
+                    if lane not in busy and waiting and not stopped():
+                        number = self._next(waiting, homes, lane)
+                        waiting.remove(number)
+                        self._home[homes[number]] = lane
+                        busy[lane] = number
+                        self.give(lane, work, items[number])
+                if not busy:
+                    return results  # stopped
+                lane, result = self.first_done(list(busy))
+                results[busy.pop(lane)] = result
+            except LostLane as lost:
+                insort(waiting, busy.pop(lost.lane))
+                self.handles.remove(lost.lane)
+                self.work["lanes_lost"] += 1
+        for number in waiting:  # no lane is left
+            if not stopped():
+                results[number] = work(self.rules, items[number])
         return results
 
     def _next(self, waiting: Sequence[int], homes: Sequence[Hashable], lane: Handle) -> int:

@@ -165,12 +165,17 @@ class Halving:
             survivors = self.halve(survivors, budget)
             return self.exact(self.polish(survivors))
         except KeyboardInterrupt:
-            if self.best is None or not self.best.feasible:
-                raise
-            self.interrupted = True
-            self.crew.close()
-            self.crew = Alone(self.rules)
-            return self.exact([self.best])
+            return self.best_at_interrupt()
+
+    def best_at_interrupt(self) -> list[Candidate]:
+        """Go on with the best so far and nothing else, in this process; the interrupt goes on if nothing fits yet."""
+        if self.interrupted or self.best is None or not self.best.feasible:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.near.clear()
+        self.crew.close()
+        self.crew = Alone(self.rules)
+        return self.exact([self.best])
 
     def exact(self, candidates: list[Candidate]) -> list[Candidate]:
         """Replace costs that are only bounds, best first."""
@@ -183,6 +188,13 @@ class Halving:
 
         Of assignments of one grouping that cost the same, mostly mirror images on equal nodes, one is placed.
         """
+        try:
+            return self.placed(finalists)
+        except KeyboardInterrupt:
+            return self.placed(self.best_at_interrupt())
+
+    def placed(self, finalists: list[Candidate]) -> list[tuple[Plan, float]]:
+        """See `finish`."""
         known = {(each.grouping, each.cost): each for each in [*self.near.values(), *finalists] if each.feasible}
         ranked = sorted(known.values(), key=_cost_of)
         if not ranked:

@@ -65,7 +65,8 @@ def solve(
 
     Notes
     -----
-    Ctrl-C ends the search and gives the best plan so far; if there is none yet, `KeyboardInterrupt` goes on.
+    Ctrl-C ends the search and gives the best plan so far; if there is none yet, `KeyboardInterrupt` goes on. The lower
+    bound of a search that is interrupted while it is worked out is 0: unknown.
     """
     deadline = time.monotonic() + job.optimizer.max_search_seconds
     context = context or SearchContext(job, costs)
@@ -90,6 +91,10 @@ def solve(
         if not answers:
             raise InfeasibleError(*explain_infeasible(context, warm_start))
         plan, estimate = answers[0]
+        try:
+            lowest = bound.result()
+        except KeyboardInterrupt:
+            search.interrupted, lowest = True, 0.0
         return SearchResult(
             plan=plan,
             estimate=estimate,
@@ -99,7 +104,7 @@ def solve(
             interrupted=search.interrupted,
             runner_up=answers[1] if len(answers) > 1 else None,
             objective=objective_of(job, estimate),
-            lower_bound=bound.result(),
+            lower_bound=lowest,
             candidate=min(finalists, key=lambda each: each.cost, default=None),
         )
 

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from hetrl.search.constraints import NodeRules
-from hetrl.search.crew import Lanes, Work
+from hetrl.search.crew import Lanes, LostLane, Work
 
 
 class Processes(Lanes[Connection]):
@@ -33,21 +34,22 @@ class Processes(Lanes[Connection]):
         if start_method is None:
             start_method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
         maker = multiprocessing.get_context(start_method)
-        ours: list[Connection] = []
-        self._processes = []
+        self._processes: dict[Connection, BaseProcess] = {}
         for _ in range(num_lanes):
             here, there = maker.Pipe()
-            ours.append(here)
-            inherited = tuple(ours) if start_method == "fork" else ()
+            inherited = (*self._processes, here) if start_method == "fork" else ()
             process = maker.Process(target=_serve, args=(there, rules, inherited), daemon=True)  # type: ignore[attr-defined]
             process.start()
             there.close()
-            self._processes.append(process)
-        super().__init__(ours)
+            self._processes[here] = process
+        super().__init__(list(self._processes), rules)
 
     def give(self, lane: Connection, work: Work[Any, Any], item: object) -> None:
         """Send the item to the process."""
-        lane.send((work, item))
+        try:
+            lane.send((work, item))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise LostLane(lane) from error
 
     def first_done(self, busy: Sequence[Connection]) -> tuple[Connection, Any]:
         """Wait for the pipes."""
@@ -55,15 +57,15 @@ class Processes(Lanes[Connection]):
         lane = next(each for each in busy if each in ready)
         try:
             succeeded, result = lane.recv()
-        except EOFError as error:
-            raise RuntimeError("a lane of the search ended unexpectedly (out of memory?)") from error
+        except (EOFError, ConnectionResetError) as error:
+            raise LostLane(lane) from error
         if not succeeded:
             raise result
         return lane, result
 
     def close(self) -> None:
         """Ask every process for its counters and let it end; one that still works on an item is terminated."""
-        for lane, process in zip(self.handles, self._processes, strict=True):
+        for lane, process in self._processes.items():
             with suppress(OSError, EOFError):
                 lane.send(None)
                 if lane.poll(0.5):
@@ -75,12 +77,13 @@ class Processes(Lanes[Connection]):
             if process.is_alive():
                 process.terminate()
                 process.join()
-        self.handles, self._processes = [], []
+        self.handles, self._processes = [], {}
 
 
 def _serve(pipe: Connection, rules: NodeRules, inherited: tuple[Connection, ...]) -> None:
     """Run a lane: work out items until told to stop, or until the search is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the search's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in inherited:  # or the lane would keep the search's own ends open, and never see it go
         end.close()
     before = rules.context.work()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from hetrl.search.constraints import NodeRules
-from hetrl.search.crew import Lanes, Work
+from hetrl.search.crew import Lanes, LostLane, Work
 
 
 class _Lane:
@@ -48,7 +50,7 @@ class RayCrew(Lanes[Any]):
         cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
         shared = ray.put(rules)
         maker = ray.remote(num_cpus=1)(_Lane)
-        super().__init__([maker.remote(shared) for _ in range(min(num_lanes or cpus, cpus))])
+        super().__init__([maker.remote(shared) for _ in range(min(num_lanes or cpus, cpus))], rules)
         self._running: dict[Any, Any] = {}
 
     def give(self, lane: Any, work: Work[Any, Any], item: object) -> None:
@@ -58,13 +60,18 @@ class RayCrew(Lanes[Any]):
     def first_done(self, busy: Sequence[Any]) -> tuple[Any, Any]:
         """Wait for the actors."""
         done, _ = ray.wait(list(self._running), num_returns=1)
-        return self._running.pop(done[0]), ray.get(done[0])
+        lane = self._running.pop(done[0])
+        try:
+            return lane, ray.get(done[0])
+        except RayActorError as error:
+            raise LostLane(lane) from error
 
     def close(self) -> None:
         """Collect the counters, end the actors, and leave Ray if it was started here."""
         if not self._running:
-            for counters in ray.get([lane.counters.remote() for lane in self.handles]):
-                self.work.update(counters)
+            for lane in self.handles:
+                with suppress(RayActorError):  # killed while it had nothing to do
+                    self.work.update(ray.get(lane.counters.remote()))
         for lane in self.handles:
             ray.kill(lane)
         self.handles = []

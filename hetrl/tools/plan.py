@@ -33,6 +33,7 @@ from hetrl.spec.job import Job
 from hetrl.spec.load import MIP_SOLVERS, OBJECTIVES, SOLVERS, load_job
 from hetrl.spec.yaml_text import folder_of, parse_yaml
 from hetrl.tools.cli import run_command
+from hetrl.tools.interrupts import terminated_as_interrupted, undisturbed
 from hetrl.tools.plan_files import certificate_beside, write_results
 from hetrl.tools.plan_notes import offload_notes
 from hetrl.tools.plan_text import plan_text
@@ -100,6 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, write, report."""
+    with terminated_as_interrupted():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     clock = Clock()
     job = load_job(args.config, overrides=_overrides(args))
     model = read_cost_model(args.models)
@@ -120,25 +126,26 @@ def run(args: argparse.Namespace) -> int:
         threads=threads,
         ray_address=args.ray,
     )
-    clock.lap("search")
-    certificate = certificate_path(args, result)
-    document = document_of(
-        job,
-        result,
-        costs,
-        config_folder=_relative_folder(args.config, args.out or certificate),
-        certificate=certificate.name if certificate is not None else "",
-    )
-    if args.certificate is not None and certificate is None:
-        print(f"note: {args.certificate} is not written: the proof was cut off", file=sys.stderr)
-    written = write_results(  # before anything is printed: a closed terminal loses no result
-        args.out,
-        document,
-        lambda: {**clock.lap("report").to_json(), "threads": threads, "work": dict(result.work)},
-        job=job,
-        certificate=result.proof.certificate if result.proof is not None else None,
-        certificate_path=certificate,
-    )
+    with undisturbed():
+        clock.lap("search")
+        certificate = certificate_path(args, result)
+        document = document_of(
+            job,
+            result,
+            costs,
+            config_folder=_relative_folder(args.config, args.out or certificate),
+            certificate=certificate.name if certificate is not None else "",
+        )
+        if args.certificate is not None and certificate is None:
+            print(f"note: {args.certificate} is not written: the proof was cut off", file=sys.stderr)
+        written = write_results(  # before anything is printed: a closed terminal loses no result
+            args.out,
+            document,
+            lambda: {**clock.lap("report").to_json(), "threads": threads, "work": dict(result.work)},
+            job=job,
+            certificate=result.proof.certificate if result.proof is not None else None,
+            certificate_path=certificate,
+        )
     if args.json:
         print(json.dumps(document.to_json(), indent=1))
         return EXIT_OK

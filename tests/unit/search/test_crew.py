@@ -9,18 +9,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
+from hetrl.search.beside import Beside
 from hetrl.search.chains import Start, cost_start
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import SearchContext
 from hetrl.search.crew import Alone, Crew
-from hetrl.search.halving import never
+from hetrl.search.halving import Halving, never
 from hetrl.search.hybrid import solve
 from hetrl.search.process_crew import Processes
 from hetrl.search.result import SearchResult
@@ -89,6 +90,79 @@ def listening() -> Iterator[None]:
 def test_ctrl_c_leaves_no_lane_behind() -> None:
     with pytest.raises(KeyboardInterrupt), Processes(1, rules_of()) as crew:
         crew.map(interrupt_parent, [0], [0], never)
+    assert multiprocessing.active_children() == []
+
+
+def die_in(rules: NodeRules, item: tuple[int, int]) -> int:
+    """End the process, unless it is the one that started the search."""
+    number, searcher = item
+    if os.getpid() != searcher:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def die_on_first(rules: NodeRules, item: tuple[int, int]) -> int:
+    return die_in(rules, item) if item[0] == 0 else item[0]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize(("work", "lost"), [(die_on_first, {1, 2}), (die_in, {2})])
+def test_others_do_what_a_killed_lane_leaves_behind(
+    start_method: str, work: Callable[[NodeRules, tuple[int, int]], int], lost: set[int]
+) -> None:
+    """And this process, where none is left."""
+    items = [(number, os.getpid()) for number in range(5)]
+    with Processes(2, rules_of(), start_method) as crew:
+        assert crew.map(work, items, list(range(5)), never) == list(range(5))
+        assert crew.work["lanes_lost"] in lost
+        assert crew.map(work, items[1:], list(range(4)), never) == [1, 2, 3, 4]
+    assert multiprocessing.active_children() == []
+
+
+def test_a_lane_killed_between_two_rounds_is_not_missed() -> None:
+    starts = starts_of(rules_of())
+    alone = costs(Alone(rules_of()), starts)
+    crew = Processes(2, rules_of())
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+    assert costs(crew, starts) == alone
+    assert crew.work["lanes_lost"] == 2
+
+
+def interrupted_in(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, calls: int) -> None:
+    """Ctrl-C in one of the first calls of a function."""
+    function, done = getattr(owner, name), itertools.count()
+
+    def call(*args: object, **more: object) -> object:
+        if next(done) < calls:
+            raise KeyboardInterrupt
+        return function(*args, **more)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Halving, "descend"), (Halving, "polish"), (Halving, "exact"), (Halving, "placed"), (Beside, "result")],
+)
+def test_ctrl_c_at_any_stage_gives_the_best_plan_so_far(
+    owner: object, name: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted_in(monkeypatch, owner, name, 1)
+    result = search(threads, budget=60)
+    assert result.interrupted
+    assert result.estimate.feasible
+    assert 0 <= result.lower_bound <= result.estimate.step_seconds
+    assert (result.lower_bound == 0) == (name == "result")
+    assert multiprocessing.active_children() == []
+
+
+def test_a_second_ctrl_c_ends_the_search_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_in(monkeypatch, Halving, "placed", 2)
+    with pytest.raises(KeyboardInterrupt):
+        search(2, budget=60)
     assert multiprocessing.active_children() == []
 
 
