@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import sys
 from collections import Counter
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 TIMELINE_COLUMNS = 48
 """Of a bar, at most; fewer on a narrow terminal, but never under `LEAST_TIMELINE_COLUMNS`."""
 LEAST_TIMELINE_COLUMNS = 8
+MOST_DECIMALS = 6
+"""Of a time on the timeline, whose figures all have as many: what takes a thousandth of the step is seen."""
 WIDTH = 118
 """Where there is no terminal: a file or a pipe."""
 LEAST_WIDTH = 60
@@ -186,12 +189,13 @@ def _timeline(job: Job, result: SearchResult, width: int) -> Table:
     total = max(schedule.seconds, 1e-12)
     beside = max(map(len, schedule.start)) + 32  # the name, two figures and what stands between them
     columns = max(LEAST_TIMELINE_COLUMNS, min(TIMELINE_COLUMNS, width - beside))
+    decimals = max(0, min(MOST_DECIMALS, 3 - math.floor(math.log10(total))))
     critical, other = ("█", "▒") if shows("█▒") else ("#", "=")
     for name in sorted(schedule.start, key=lambda each: (schedule.start[each], each)):
         begin = round(schedule.start[name] / total * columns)
         length = max(1, round((schedule.end[name] - schedule.start[name]) / total * columns))
         bar = " " * min(begin, columns - 1) + (critical if name in schedule.critical_path else other) * length
-        table.add_row(name, bar[:columns], f"{schedule.start[name]:.3g}", f"{schedule.end[name]:.3g}")
+        table.add_row(name, bar[:columns], f"{schedule.start[name]:.{decimals}f}", f"{schedule.end[name]:.{decimals}f}")
     return table
 
 
@@ -229,7 +233,7 @@ def _memory_table(job: Job, result: SearchResult, width: int) -> Table:
 
 
 def _curve_table(result: SearchResult) -> Table:
-    title = "time against money: the fastest plan at every hourly price"
+    title = "time against money: the fastest plan under each limit of the hourly price"
     if not result.curve_complete:
         title += " (cut off by the time limit or Ctrl-C)"
     table = Table(title=title, title_justify="left", show_edge=False)
