@@ -27,5 +27,5 @@ fi
 echo "==> installing into $1 (about 3 GB; some minutes the first time)"
 # shellcheck disable=SC2086  # $index is two words or none
 $pip install --progress-bar off $index \
-    -r requirements/runtime-cpu.txt -r requirements/dev.txt -e '.[dev,docs,profile]'
+    -r requirements/runtime-cpu.txt -r requirements/dev.txt -e '.[dev,docs,measured,profile]'
 $pip check

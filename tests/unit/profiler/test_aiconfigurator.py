@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hetrl.errors import EXIT_INPUT, SpecError
 from hetrl.tools import fit
 from hetrl_profiler.aiconfigurator import (
+    MODULE,
     Columns,
     System,
     collective_table,
@@ -112,8 +114,10 @@ def test_a_folder_without_systems_is_refused(tmp_path: Path) -> None:
         systems(tmp_path)
 
 
-@pytest.mark.skipif(installed_version() is not None, reason="the package is installed")
-def test_a_missing_package_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_package_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, MODULE, None)  # what the import system takes for a package that is not there
     out = tmp_path / "models.zip"
     assert fit.main(["--aiconfigurator", "--out", str(out)]) == EXIT_INPUT
     said = capsys.readouterr().err
