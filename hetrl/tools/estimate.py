@@ -31,7 +31,7 @@ from hetrl.spec.yaml_text import parse_yaml, read_text
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import is_plan, note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
-from hetrl.tools.plan_text import figures_text, layout_text
+from hetrl.tools.plan_text import figures_text, layout_text, unused_lines
 from hetrl.units import format_seconds
 
 
@@ -138,6 +138,7 @@ def estimate_lines(job: Job, plan: Plan, estimate: Estimate) -> list[str]:
             task = estimate.tasks[name]
             layout = layout_text(job, plan.task(name)).replace("\n", "; ")
             lines.append(f"  {name:<18} {format_seconds(task.seconds):>9}  {layout}")
+    lines += unused_lines(job, plan)
     lines.extend(
         f"{each.kind} {each.source} > {each.target}: {format_seconds(each.seconds)}"
         for each in estimate.transfers

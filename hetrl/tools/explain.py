@@ -18,11 +18,12 @@ from hetrl.search.chains import objective_of
 from hetrl.search.explain import GroupBinding, bindings, group_bindings, one_more_device, other_grouping, why_slower
 from hetrl.search.result import groups_of
 from hetrl.spec.job import Job
+from hetrl.tools.bound_text import bound_line
 from hetrl.tools.cli import run_command
 from hetrl.tools.job_or_plan import SAME, note_another_prediction, read_job_or_plan
 from hetrl.tools.plan import read_cost_model
 from hetrl.tools.plan_notes import offload_notes
-from hetrl.tools.plan_text import bound_line, step_word
+from hetrl.tools.plan_text import step_word, unused_lines
 from hetrl.units import format_seconds
 
 
@@ -61,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
             f"  {each.task:<18} {each.limit}: {_shares(each.shares)}; memory {each.memory_share:.0%}, "
             f"most of it {each.memory_term}"
         )
-    for note in offload_notes(job, plan):
-        print(f"memory: {note}")
+    for line in (*unused_lines(job, plan), *(f"memory: {note}" for note in offload_notes(job, plan))):
+        print(line)
     proof = [] if another or not args.plan.is_file() else proof_lines(job, read_plan(args.plan).search, estimate)
     for line in proof:
         print(line)

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -17,21 +16,20 @@ from hetrl.cost.estimate import Estimate
 from hetrl.plan.capabilities import unsupported
 from hetrl.plan.document import PlanDocument
 from hetrl.plan.plan import Plan, TaskPlan
-from hetrl.search.chains import objective_of
 from hetrl.search.result import SearchResult
 from hetrl.spec.job import Job
+from hetrl.tools.bound_text import bound_lines
 from hetrl.tools.search_text import search_lines
 from hetrl.tools.streams import shows
 from hetrl.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from hetrl.search.exact.result import ExactResult
 
 TIMELINE_COLUMNS = 48
 """Of a bar, at most; fewer on a narrow terminal, but never under `LEAST_TIMELINE_COLUMNS`."""
 LEAST_TIMELINE_COLUMNS = 8
 MOST_DECIMALS = 6
 """Of a time on the timeline, whose figures all have as many: what takes a thousandth of the step is seen."""
+MOST_NODES = 8
+"""Named in one line."""
 WIDTH = 118
 """Where there is no terminal: a file or a pipe."""
 LEAST_WIDTH = 60
@@ -64,7 +62,7 @@ def plan_text(job: Job, result: SearchResult, document: PlanDocument) -> str:
         console.print(_curve_table(result))
     console.print(f"{figures_text(job, result.plan, estimate)}; {_provenance(document)}", highlight=False)
     console.print(f"critical path: {' > '.join(estimate.schedule.critical_path)}", highlight=False)
-    for line in (*_bound_lines(job, result), *search_lines(result)):
+    for line in (*unused_lines(job, result.plan), *bound_lines(job, result), *search_lines(result)):
         console.print(line, highlight=False)
     for line in document.notes:
         console.print(f"offloaded: {line}", highlight=False, markup=False)
@@ -108,6 +106,21 @@ def figures_text(job: Job, plan: Plan, estimate: Estimate) -> str:
         f"{step_word(job)} {format_seconds(estimate.step_seconds)}, {estimate.tokens_per_second:,.0f} tokens/s, "
         f"MFU {estimate.model_flops_utilisation:.1%}, {price}"
     )
+
+
+def unused_lines(job: Job, plan: Plan) -> list[str]:
+    """Name the devices that no task uses, whether they belong to a group or not; nothing if all are used."""
+    used = {device for task in plan.tasks for device in task.devices}
+    rest = Counter(
+        f"{device.type.name} of {job.topology.nodes[device.node].id}"
+        for device in job.topology.devices
+        if device.id not in used
+    )
+    if not rest:
+        return []
+    shown = ", ".join(f"{count} x {kind}" for kind, count in list(rest.items())[:MOST_NODES])
+    more = f" and those of {len(rest) - MOST_NODES} more nodes" if len(rest) > MOST_NODES else ""
+    return [f"unused devices: {shown}{more}"]
 
 
 def assumed_lines(assumed: Mapping[str, str]) -> list[str]:
@@ -257,46 +270,3 @@ def _unsupported_line(job: Job, result: SearchResult) -> str:
 def _provenance(document: PlanDocument) -> str:
     counted = Counter(document.provenance.values())
     return "figures of the cost model: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counted.items()))
-
-
-def _bound_lines(job: Job, result: SearchResult) -> list[str]:
-    if result.proof is not None:
-        return _proof_lines(job, result.proof)
-    if result.lower_bound <= 0:
-        return ["lower bound: none found"]
-    return [bound_line(job, result.lower_bound, result.gap)]
-
-
-def bound_line(job: Job, lower_bound: float, gap: float) -> str:
-    """Say what no plan can undercut, in the unit of what is minimised."""
-    if job.optimizer.minimises_dollars:
-        return f"lower bound ${lower_bound:.4g} per step: no plan of the search space is cheaper; gap {gap:.0%}"
-    return f"lower bound {format_seconds(lower_bound)}: no plan of the search space is faster; gap {gap:.0%}"
-
-
-def _proof_lines(job: Job, proof: ExactResult) -> list[str]:
-    unit = "$ per step" if job.optimizer.minimises_dollars else "s"
-    if proof.status == "optimal" and proof.gap <= 1e-9:
-        lines = [f"proven: the optimum of the declared space is {proof.objective:.5g} {unit}"]
-        value = objective_of(job, proof.estimate) if proof.estimate is not None else proof.objective
-        gain = 1.0 - value / proof.objective
-        if gain > 1e-9:
-            lines.append(
-                f"the plan takes {value:.5g} {unit}, {gain:.2%} less: level 5, or the search, leads out of that space"
-            )
-    elif proof.status == "optimal":
-        lines = [f"proven to be within {proof.gap:.2%} of the best plan of the declared space"]
-    else:
-        lines = [f"not proven optimal: at most {proof.gap:.2%} from the best plan of the declared space"]
-    if proof.stopped_by_time:
-        lines.append("the time limit ended the proof (--time-limit)")
-    if job.optimizer.minimises_dollars:
-        lines.append("no certificate: only optima of step_seconds (or tokens_per_second) have one")
-        if proof.status != "optimal" or proof.interrupted:
-            lines.append("no price curve: the proof that it starts from was cut off")
-    space = proof.space
-    lines.append(
-        f"declared space: {space.num_partitions} groupings of the tasks, {space.num_vectors} ways to give devices "
-        "to a group (in words: search.declared_space of plan.json; docs/exact.md)"
-    )
-    return lines
