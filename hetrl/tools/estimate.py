@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +75,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(estimate_lines(job, plan, estimate)))
         if quantiles:
-            shown = ", ".join(
-                f"{name} {format_seconds(quantiles[f'{name}_seconds'])}" for name in ("p10", "p50", "p90")
-            )
-            print(f"{args.scenarios} scenarios: {shown}")
+            print(scenarios_line(args, quantiles))
     return EXIT_OK if estimate.feasible else EXIT_INFEASIBLE
+
+
+def scenarios_line(args: argparse.Namespace, quantiles: Mapping[str, float]) -> str:
+    """Say what was drawn, and how long the step takes then."""
+    drawn = ["response lengths"]
+    drawn += [f"slow-downs of devices (spread {args.device_spread:g})"] if args.device_spread > 0 else []
+    drawn += [f"slow-downs of links (spread {args.link_spread:g})"] if args.link_spread > 0 else []
+    p10, p50, p90 = (format_seconds(quantiles[f"{name}_seconds"]) for name in ("p10", "p50", "p90"))
+    return f"{args.scenarios:,} scenarios with drawn {', '.join(drawn)}: p10 {p10}, median {p50}, p90 {p90}"
 
 
 def _quantiles(args: argparse.Namespace, job: Job, plan: Plan, costs: UnitCosts) -> dict[str, float]:

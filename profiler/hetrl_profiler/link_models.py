@@ -10,7 +10,7 @@ from hetrl.cost.collectives import OPERATIONS
 from hetrl.cost.links import LinkCurve
 from hetrl.cost.node_collectives import NodeCurve, terms_of
 from hetrl.measure import Measurement
-from hetrl.spec.topology import Link
+from hetrl.spec.topology import CollectiveTerms, Link
 from hetrl_profiler.copies import KINDS
 from hetrl_profiler.described import NETWORK, is_profile
 from hetrl_profiler.fit.links import fit_curve, fit_latency_and_bandwidth
@@ -92,9 +92,7 @@ def describe_links(measurements: Sequence[Measurement]) -> list[str]:
     """Everything above as text."""
     lines = [f"{device}, send inside its host: {_text(link)}" for device, link in measured_links(measurements).items()]
     lines += [
-        f"{curve.device}, {curve.operation} over {curve.num_ranks} ranks: {1e6 * curve.terms.offset_seconds:.0f} us "
-        f"+ {1e9 * curve.terms.seconds_per_sqrt_byte:.3g} ns x sqrt(bytes) "
-        f"+ {1e12 * curve.terms.seconds_per_byte:.3g} ps x bytes"
+        f"{curve.device}, {curve.operation} over {curve.num_ranks} ranks: {terms_text(curve.terms)}"
         for curve in node_curves(measurements)
     ]
     lines += [
@@ -103,6 +101,16 @@ def describe_links(measurements: Sequence[Measurement]) -> list[str]:
     ]
     network = measured_network(measurements)
     return lines + [f"{a} to {b}, send between nodes: {_text(link)}" for (a, b), link in network.items() if a <= b]
+
+
+def terms_text(terms: CollectiveTerms) -> str:
+    """Seconds of a collective over its bytes: ``2446 us + 12 ns x sqrt(bytes) + bytes / (1.09 GB/s)``."""
+    parts = [f"{1e6 * terms.offset_seconds:.0f} us"]
+    if terms.seconds_per_sqrt_byte > 0:
+        parts.append(f"{1e9 * terms.seconds_per_sqrt_byte:.3g} ns x sqrt(bytes)")
+    if terms.seconds_per_byte > 0:
+        parts.append(f"bytes / ({1e-9 / terms.seconds_per_byte:.3g} GB/s)")
+    return " + ".join(parts)
 
 
 def _text(link: Link) -> str:

@@ -12,8 +12,14 @@ from hetrl.cost.model import CostModel
 from hetrl.cost.operators import OperatorLibrary
 from hetrl.measure import Measurement
 from hetrl.spec.job import Job
-from hetrl.spec.topology import Link
-from hetrl_profiler.link_models import measured_host_links, measured_links, measured_network, node_curves
+from hetrl.spec.topology import CollectiveTerms, Link
+from hetrl_profiler.link_models import (
+    measured_host_links,
+    measured_links,
+    measured_network,
+    node_curves,
+    terms_text,
+)
 from hetrl_profiler.model_fit import fit_profile
 
 SIZES = (2**10, 2**14, 2**18, 2**22)
@@ -134,3 +140,9 @@ def test_an_all_reduce_between_nodes_is_held_against_the_link_between_them(job: 
     new = found.model.calibration("fast", "reduce")
     assert new.provenance == "measured" and new.scale == pytest.approx(1.0, rel=1e-3)
     assert new.per_iteration_seconds == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_terms_of_a_collective_read_as_the_formula_they_are() -> None:
+    terms = CollectiveTerms(offset_seconds=2446e-6, seconds_per_sqrt_byte=12e-9, seconds_per_byte=1 / 1.09e9)
+    assert terms_text(terms) == "2446 us + 12 ns x sqrt(bytes) + bytes / (1.09 GB/s)"
+    assert terms_text(replace(terms, seconds_per_sqrt_byte=0.0, seconds_per_byte=0.0)) == "2446 us"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hetrl.cost.model import CostModel, PhaseCalibration
+from hetrl.tools import estimate
 from hetrl.tools.main import main
 
 WRITTEN = """
@@ -73,3 +75,15 @@ def test_misspelt_tasks_and_too_many_devices_are_named_together(
     assert code == 2
     assert "groups[1].tasks: unknown task (found: 'critic_trian'); valid: did you mean 'critic_train'" in said
     assert "groups[1].nodes.node-g6e-01: more devices than are left on the node (found: 9); valid: at most 4" in said
+
+
+def test_scenarios_say_what_was_drawn() -> None:
+    parser = argparse.ArgumentParser()
+    estimate.add_arguments(parser)
+    figures = {"p10_seconds": 1.5, "p50_seconds": 2.0, "p90_seconds": 2.5}
+    plain = parser.parse_args(["plan.json", "--scenarios", "1000"])
+    wanted = "1,000 scenarios with drawn response lengths: p10 1.5 s, median 2 s, p90 2.5 s"
+    assert estimate.scenarios_line(plain, figures) == wanted
+    spread = parser.parse_args(["plan.json", "--scenarios", "10", "--device-spread", "0.05", "--link-spread", "0.2"])
+    said = estimate.scenarios_line(spread, figures)
+    assert "lengths, slow-downs of devices (spread 0.05), slow-downs of links (spread 0.2): " in said
