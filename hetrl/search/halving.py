@@ -51,6 +51,8 @@ PLACED_RATIO = 1.04
 """They cost less than this times the best: exact shares have gained at most 3 %."""
 RECOMBINED_DEVICES = 256
 """So many devices have the finalists together whose groups are combined anew: 4 on paper64, at least one anywhere."""
+RECOMBINED_TYPES = 16
+"""On more device types fronts are too long: every option leaves another one alone (seconds with 40, hours with 60)."""
 RECOMBINED_RATIO = 1.15
 """These cost less than this times the best: a tenth has been gained."""
 RECOMBINED_PLACED_RATIO = 1.01
@@ -215,6 +217,8 @@ class Halving:
         best
             The best candidate that fits, if any does.
         """
+        if len(self.context.topology.device_types) > RECOMBINED_TYPES:
+            return []
         lowest = min((each.cost for each in best), default=-math.inf)
         tried = dict.fromkeys([*best, *(each for each in finalists if each.cost < RECOMBINED_RATIO * lowest)])
         chosen = list(tried)[: max(1, RECOMBINED_DEVICES // self.context.topology.num_devices)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, product
@@ -21,7 +22,6 @@ from hetrl.search.bounds.fluid import phase_bounds
 from hetrl.search.bounds.problem import BOUNDS, BoxSearch, TaskBounds
 from hetrl.search.bounds.training import training_tables
 from hetrl.search.context import INFEASIBLE_COST, MAX_DEVICE_TYPES, SearchContext
-from hetrl.search.hybrid import solve
 from hetrl.spec.job import Job
 from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
@@ -231,12 +231,12 @@ def test_as_many_device_types_as_a_search_may_have_are_bounded_as_a_fleet() -> N
         "workflow": {"algorithm": "GRPO", "actor_model": model, "reference_model": model},
         "cluster_topology": {"nodes": nodes},
         "device_types": kinds,
-        "optimizer": {"budget": 20},
     }
     context = context_of(job_from_values(values, source="64 types"))
-    result = solve(context.job, context.costs, context=context)
-    assert 0 < result.lower_bound <= result.estimate.step_seconds
-    assert result.lower_bound == sum(phase_bounds(context.job, context.tables, context.fluid))
+    bound = lower_bound(context.job, context.tables, context.fluid)
+    assert bound == sum(phase_bounds(context.job, context.tables, context.fluid))
+    tasks = tuple(range(len(context.job.workflow.tasks)))
+    assert 0 < bound <= context.steps.cost((tasks,), (context.all_devices,), math.inf) < INFEASIBLE_COST
 
 
 def test_one_device_of_one_type_is_bounded_tightly() -> None:

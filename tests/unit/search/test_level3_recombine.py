@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,12 @@ from hetrl.cost.unit import UnitCosts
 from hetrl.search.chains import finish
 from hetrl.search.constraints import NodeRules
 from hetrl.search.context import Candidate, SearchContext
+from hetrl.search.crew import Alone
 from hetrl.search.exact.solver import solve_exact
+from hetrl.search.halving import RECOMBINED_TYPES, Effort, Halving
 from hetrl.search.hybrid import solve
 from hetrl.search.level3_recombine import choices_of, recombined
+from hetrl.spec.load import job_from_values
 from hetrl.spec.presets import benchmark_instance
 from hetrl_kernels.exact_groups import GroupColumns
 from hetrl_kernels.options import Option
@@ -128,3 +132,32 @@ def test_search_reaches_the_proven_optimum(name: str) -> None:
     optimum = solve_exact(job, costs, mip=None, warm_start=found.plan)
     assert optimum.status == "optimal" and optimum.objective is not None
     assert found.estimate.step_seconds <= optimum.objective * (1 + 1e-9)
+
+
+def test_fleets_of_many_types_are_not_combined_anew() -> None:
+    """Every option leaves another type alone, so that none replaces another: fronts would never end."""
+    kinds = {
+        f"kind-{number}": {"flops": {"bf16": f"{100 + number}TFLOPS"}, "memory": "80GB", "memory_bandwidth": "2TB/s"}
+        for number in range(RECOMBINED_TYPES + 1)
+    }
+    model = "Qwen2.5-0.5B"
+    workflow = {"algorithm": "DPO", "actor_model": model, "reference_model": model, "online": False}
+    for number, combined in ((RECOMBINED_TYPES, True), (RECOMBINED_TYPES + 1, False)):
+        nodes = [{"id": kind, "gpus": 1, "type": kind} for kind in list(kinds)[:number]]
+        values = {"workflow": workflow, "cluster_topology": {"nodes": nodes}, "device_types": kinds}
+        job = job_from_values(values, source="many types")
+        context = SearchContext(job, UnitCosts(CostModel.builtin(), job.precision))
+        rules = NodeRules(context)
+        halving = Halving(
+            crew=Alone(rules),
+            rules=rules,
+            rng=random.Random(0),
+            deadline=math.inf,
+            progress=None,
+            effort=Effort.of_budget(20),
+        )
+        grouping, assignment = ((0, 1),), (context.all_devices,)
+        cost = context.steps.cost(grouping, assignment, math.inf)
+        candidate = Candidate(grouping=grouping, assignment=assignment, cost=cost)
+        halving.recombined([candidate], [candidate])
+        assert ((grouping, assignment) in context.recombined) == combined
