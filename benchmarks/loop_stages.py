@@ -138,10 +138,8 @@ def launch(fleet: Fleet, job: Job, document: PlanDocument, store: MeasurementSto
         prediction=prediction_of(document, job),
         throttle=DUTY,
     )
-    print(
-        f"Ray, engines and trainers up in {time.perf_counter() - began:.0f} s; throttled by {session.throttled_by}",
-        flush=True,
-    )
+    throttled = ", ".join(f"device {device} by {means}" for device, means in session.throttled_by.items())
+    print(f"Ray, engines and trainers up in {time.perf_counter() - began:.0f} s; slowed: {throttled}", flush=True)
     return session
 
 

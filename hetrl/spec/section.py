@@ -130,7 +130,7 @@ class Section:
         """Return a finite number between ``minimum`` and ``maximum``."""
         value = self.raw(key)
         if value is None:
-            return self._default(key, default)
+            return self._default(key, default, f"{default:g}")
         bound = "" if math.isinf(maximum) else f" to {maximum:g}"
         if (
             isinstance(value, bool)

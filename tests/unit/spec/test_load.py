@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -322,3 +323,15 @@ def test_one_wrong_node_does_not_hide_another(pair: tuple[str, str]) -> None:
     with pytest.raises(SpecError) as caught:
         load_job(text)
     assert [each for each in pair if each not in str(caught.value)] == []
+
+
+def test_assumed_figures_have_no_digits_that_nobody_gave() -> None:
+    text = (
+        "workflow: {algorithm: GRPO, actor_model: Qwen2.5-7B}\n"
+        "cluster_topology: {nodes: [{id: a, gpus: 3, type: A100-80GB}]}\n"
+        "batch: {response_histogram: [[200, 5], [1000, 1]]}\n"
+    )
+    job = load_job(text)
+    assert job.batch.mean_response_tokens == pytest.approx(2000 / 6)
+    assert job.assumed["batch.mean_response_tokens"] == "333.333"
+    assert [value for value in job.assumed.values() if re.search(r"\d\.\d{6}", value)] == []
