@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 from hetrl.cost.model import CostModel
 from hetrl.cost.unit import UnitCosts
+from hetrl.search.context import SearchContext
+from hetrl.search.exact.solver import Prover
+from hetrl.search.halving import Halving
 from hetrl.search.result import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.presets import benchmark_instance
@@ -25,6 +29,16 @@ def result(request: pytest.FixtureRequest) -> SearchResult:
 def test_every_count_of_a_search_has_words(result: SearchResult) -> None:
     counted = {name for name in result.counts | result.work if not name.startswith("cut_")}
     assert counted - COUNTS.keys() == set()
+
+
+def test_every_count_that_the_search_can_give_has_words(repository: Path) -> None:
+    """Also those that only some jobs have, such as overflows."""
+    sources = [path.read_text() for path in sorted((repository / "hetrl" / "search" / "exact").glob("*.py"))]
+    given = {name for source in sources for name in re.findall(r'self\.count(?:\(|s\[)"(\w+)"', source)}
+    for function in (Halving.counts, SearchContext.work, Prover.result):
+        given |= set(re.findall(r'"(\w+)":', inspect.getsource(function)))
+    assert {"moves", "options_costed", "column_overflows", "placements_evaluated", "partitions_screened"} <= given
+    assert given == COUNTS.keys()
 
 
 def test_every_reason_that_the_kernels_give_has_words(repository: Path) -> None:
@@ -48,6 +62,10 @@ def test_the_lines_hold_every_count_and_the_cuts_by_reason(result: SearchResult)
     assert "time limit" in stopped[-2] and "interrupted" in stopped[-1]
 
 
-def test_the_page_on_the_search_explains_every_reason(repository: Path) -> None:
+def test_the_page_on_the_search_explains_every_count_and_reason(repository: Path) -> None:
     page = (repository / "docs" / "search.md").read_text()
-    assert [reason for reason in CUTS if f"`{reason}`" not in page] == []
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert (COUNTS.keys() | CUTS.keys()) - explained == set()
+    words = {row.strip() for row in rows}
+    assert {"grouping", "assignment", "layout", "variant", "option", "move", "Pareto front", "column"} <= words
