@@ -22,7 +22,7 @@ KERNEL_SOURCES := $(shell find kernels -name "*.pyx" -o -name "*.pxd" -o -name "
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
-demo: venv ## run the main job on this machine: profile, plan, launch, measure, refit, re-plan
+demo: venv ## run the main job on this machine: profile, plan, launch, measure, refit, re-plan (some ten minutes)
 	$(BIN)/python -m benchmarks.loop
 
 test: test-unit test-all ## run all tests: the unit suite, then the slow ones and those with real workers
@@ -45,7 +45,7 @@ format: venv ## format the code and repair what ruff can
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-docs: venv ## build the documentation into site/
+docs: venv ## build the documentation into build/site/
 	$(BIN)/python -m mkdocs build --strict
 
 # The editable install compiles the kernels; after that only those that changed are compiled again.

@@ -27,6 +27,7 @@ from hetrl.plan.document import PlanDocument, describe_devices, describe_tasks, 
 from hetrl.plan.plan import Plan
 from hetrl.plan.rules import plan_problems
 from hetrl.search.chains import objective_of
+from hetrl.search.halving import default_budget
 from hetrl.search.result import SearchResult
 from hetrl.search.solvers import solve
 from hetrl.spec.job import Job
@@ -150,8 +151,7 @@ def _run(args: argparse.Namespace) -> int:
         print(json.dumps(document.to_json(), indent=1))
         return EXIT_OK
     print(plan_text(job, result, document))
-    if written:
-        print(f"\nwritten: {', '.join(map(str, written))}")
+    print(f"\nwritten: {', '.join(map(str, written))}" if written else "\nnothing written: --out FILE keeps the plan")
     return EXIT_OK
 
 
@@ -232,6 +232,7 @@ def document_of(
         search={
             "solver": job.optimizer.solver,
             "seed": job.optimizer.seed,
+            "budget": job.optimizer.budget or default_budget(job.topology.num_devices),
             "objective": job.optimizer.objective,
             "lower_bound_usd_per_step" if dollars else "lower_bound_seconds": result.lower_bound,
             "gap": result.gap if result.lower_bound > 0 else None,

@@ -131,5 +131,6 @@ def test_the_overview_links_every_page() -> None:
 
 def test_pages_of_the_site_exist() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert f"into {site['site_dir']}/" in (ROOT / "Makefile").read_text()
     pages = [page for entry in site["nav"] for page in entry.values()]
     assert [page for page in pages if page != "index.md" and not (ROOT / "docs" / page).exists()] == []

@@ -1,4 +1,4 @@
-"""The timeline shows starts and ends finely enough to see what takes a thousandth of the step."""
+"""What hetrl plan prints: figures fine enough, and what makes the plan again."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ def test_starts_and_ends_agree_with_the_plan(job: str, tmp_path: Path, capsys: p
     for name, times in prediction["schedule"].items():
         exact = (times["start_seconds"], times["end_seconds"])
         assert shown[name] == pytest.approx(exact, abs=prediction["step_seconds"] / 1000)
+
+
+def test_a_plan_says_what_makes_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = "workflow: {algorithm: GRPO, actor_model: Qwen2.5-0.5B, reference_model: Qwen2.5-0.5B}\n"
+    (tmp_path / "job.yaml").write_text(f"{workflow}cluster_topology: {JOBS['seconds']}\n")
+    words = ["plan", "--config", str(tmp_path / "job.yaml"), "--quiet", "--seed", "3"]
+    assert main([*words, "--out", str(tmp_path / "first.json")]) == 0
+    made = json.loads((tmp_path / "first.json").read_text())["search"]
+    again = ["--seed", str(made["seed"]), "--budget", str(made["budget"]), "--out", str(tmp_path / "again.json")]
+    assert main([*words, *again]) == 0
+    assert json.loads((tmp_path / "again.json").read_text())["search"] == made
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out.endswith("nothing written: --out FILE keeps the plan\n")
