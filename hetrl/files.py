@@ -43,9 +43,12 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
 def check_writable(*paths: str | os.PathLike[str] | None) -> None:
     """Raise what `write_text_atomically` would: to be asked before long work. None stands for nothing to write."""
     for path in paths:
-        if path is None or _is_stream(target := Path(path)):
+        if path is None:
             continue
+        target = Path(path)
         with _as_problem(target):
+            if _is_stream(target):
+                continue
             real = Path(os.path.realpath(target))
             if real.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

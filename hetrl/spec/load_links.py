@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +98,7 @@ def read_links_file(
         return
     where = section.at("links_file")
     name = Path(section.text("links_file"))
-    file = name if name.is_absolute() or base is None or name.exists() else base / name
+    file = name if name.is_absolute() or base is None or os.path.exists(name) else base / name
     text = report.attempt("", read_text, file, "links file")
     rows = csv.DictReader(io.StringIO(text))
     if text and tuple(rows.fieldnames or ()) != LINK_FILE_COLUMNS:

@@ -11,6 +11,7 @@ enough; one with many points is fitted on its own. Each model keeps its measured
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def _data_tables(args: argparse.Namespace) -> tuple[list[Table], dict[str, dict[str, Chip]]]:
     from hetrl_profiler.fit.tables import read_tables
 
-    tables = read_tables(args.data) if args.data.is_dir() else [read_table(args.data)]
+    tables = read_tables(args.data) if os.path.isdir(args.data) else [read_table(args.data)]
     if args.device_name is not None:
         tables = [_only(table, args.device_name) for table in tables]
         tables = [table for table in tables if len(table)]

@@ -87,7 +87,7 @@ def test_every_console_on_stdout_leaves_closed_pipes_to_the_command() -> None:
     assert [name for name, text in made if "file=" not in text] == []
 
 
-@pytest.fixture(params=["missing/plan.json", ".", "folder", "job.yaml/plan.json"])
+@pytest.fixture(params=["missing/plan.json", ".", "folder", "job.yaml/plan.json", "long" * 100])
 def unwritable(request: pytest.FixtureRequest, folder: Path) -> str:
     (folder / "folder").mkdir()
     return str(folder / request.param)
