@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,9 +108,7 @@ def print_report(job: Job, problems: list[Problem], unfit: list[Problem], *, kin
     for warning in job.warnings:
         print(f"warning: {warning}")
     memory = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes)
-    types = ", ".join(f"{node.num_devices} {node.device_type.name}" for node in job.topology.nodes[:12])
-    more = f" and {len(job.topology.nodes) - 12} more nodes" if len(job.topology.nodes) > 12 else ""
-    print(f"fleet: {job.topology.num_devices} devices ({types}{more}), {format_bytes(memory)} of usable memory")
+    print(f"fleet: {fleet_text(job)}, {format_bytes(memory)} of device memory")
     for role, model in job.workflow.roles.items():
         degrees = " ".join(map(str, tensor_degrees(job)[role]))
         print(f"{role}: {model.name}, {model.num_parameters:,} parameters, tensor degrees {degrees}")
@@ -118,6 +117,17 @@ def print_report(job: Job, problems: list[Problem], unfit: list[Problem], *, kin
         print(f"  {path} = {value}")
     verdict = "wrong" if problems else "cannot fit" if unfit else "valid"
     print(f"{kind}: {verdict}")
+
+
+def fleet_text(job: Job) -> str:
+    """Devices by type, with the nodes that they are in: ``24 devices (16 H100 in 2 nodes, 8 L4 in 1 node)``."""
+    devices: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
+    for node in job.topology.nodes:
+        devices[node.device_type.name] += node.num_devices
+        nodes[node.device_type.name] += 1
+    types = (f"{n} {kind} in {nodes[kind]} node{'s' * (nodes[kind] > 1)}" for kind, n in devices.items())
+    return f"{job.topology.num_devices} devices ({', '.join(types)})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,6 +58,12 @@ def test_guide_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate.main([str(GUIDE), "--strict"]) == 2
 
 
+def test_a_fleet_is_told_by_types_whatever_its_nodes() -> None:
+    nodes = "[{id: a, gpus: 8, type: H100, count: 30}, {id: b, gpus: 4, type: L4}, {id: c, gpus: 2, type: H100}]"
+    text = f"workflow: {{algorithm: GRPO, actor_model: Qwen2.5-7B}}\ncluster_topology: {{nodes: {nodes}}}\n"
+    assert validate.fleet_text(load_job(text)) == "246 devices (242 H100 in 31 nodes, 4 L4 in 1 node)"
+
+
 def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate.main([str(GUIDE), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
