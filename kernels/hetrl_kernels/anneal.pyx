@@ -39,7 +39,10 @@ cdef class Random:
 
 
 cdef bint move(Random random, int* counts, int groups, int nodes, const int[::1] kinds, int block, int* source, int* target) noexcept nogil:
-    """Move devices between two groups in place: of one node or of several alike, perhaps with some back; False if nothing changed."""
+    """Move devices between two groups in place: of one node or of several alike, perhaps with some back.
+
+    False if nothing changed.
+    """
     cdef int node, other, amount, back, g, wanted, n
     cdef bint left = False, right = False
     if groups < 2:

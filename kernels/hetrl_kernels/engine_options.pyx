@@ -92,7 +92,8 @@ cdef class EngineOptions(ScoreOptions):
             for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
                 node = layout.node[slot]
                 rank = generate_rank(
-                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
+                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot],
+                    t.num_prompts, weights, spans,
                 )
                 room = t.node_limit[node] - taken[layout.devices.cell[node]] - rank.active
                 held = kv_bytes(t, model, layout.degree_index, first, layout.layers[slot])
@@ -127,7 +128,8 @@ cdef class EngineOptions(ScoreOptions):
             for slot in range(layout.first[layout.representative[c]], layout.first[layout.representative[c] + 1]):
                 node = layout.node[slot]
                 rank = generate_rank(
-                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot], t.num_prompts, weights, spans
+                    t, task, t.node_type[node], layout.degree_index, layout.degree, first, layout.layers[slot],
+                    t.num_prompts, weights, spans,
                 )
                 first += layout.layers[slot]
                 add_rank(option, layout.devices.cell[node], &rank)

@@ -42,7 +42,8 @@ def relocated(Option option, int[::1] to, Devices devices):
         layout.node[i] = to[old.node[i]]
     result = Option.__new__(Option)
     result.layout, result.task, result.micro_batch = layout, option.task, option.micro_batch
-    result.recompute, result.sharding, result.weights, result.optimizer = option.recompute, option.sharding, option.weights, option.optimizer
+    result.recompute, result.sharding = option.recompute, option.sharding
+    result.weights, result.optimizer = option.weights, option.optimizer
     result.seconds, result.shape, result.full = option.seconds, option.shape, option.full
     result.prompts = <int*>malloc(old.num_replicas * sizeof(int))
     memcpy(result.prompts, option.prompts, old.num_replicas * sizeof(int))

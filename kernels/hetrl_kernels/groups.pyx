@@ -118,7 +118,7 @@ cdef class Steps:
         return 0.0 if self.dollars else self.fluid_seconds(grouping, assignment)
 
     cpdef double rank(self, tuple grouping, tuple assignment):
-        """Figure by which starting assignments are put in order: fluid seconds, times the price of the devices where dollars matter."""
+        """Figure by which starting assignments are put in order: fluid seconds, times the devices' price where dollars matter."""
         cdef double price = 0.0
         cdef int node
         cdef const int* counts

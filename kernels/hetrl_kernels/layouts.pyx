@@ -275,7 +275,10 @@ cdef Layout given_layout(Tables t, int task, Devices devices, int degree, list r
 
 
 cdef list layouts(Tables t, dict splitters, int task, Devices devices, bint pipelines, bint tensors):
-    """All layouts of a task on a group's devices that the hard rules admit; ``splitters`` are those known, as in `known_splitter`."""
+    """All layouts of a task on a group's devices that the hard rules admit.
+
+    ``splitters`` are those known, as in `known_splitter`.
+    """
     cdef list found = []
     cdef int* order = <int*>malloc(t.num_nodes * sizeof(int))
     cdef int* groups = <int*>malloc((devices.num_devices + 1) * sizeof(int))

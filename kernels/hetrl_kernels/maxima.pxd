@@ -1,7 +1,7 @@
 """The largest of some numbers, kept up to date while they change, and where it is.
 
-Only where the largest itself becomes smaller, all are looked through: with n numbers of which any may change, that costs as much as
-another comparison or two per change, and unlike a tree's path it is hardly ever mispredicted.
+Only where the largest itself becomes smaller, all are looked through: with n numbers of which any may change, that costs
+as much as another comparison or two per change, and unlike a tree's path it is hardly ever mispredicted.
 """
 
 from hetrl_kernels.undo cimport Log, put, put_number

@@ -42,7 +42,8 @@ cdef struct StageActivations:  # of a training stage
     int in_flight  # micro-batches at most
 
 
-cdef inline double activation_bytes(const StageActivations* stage, double batch_tokens, double num_micro_batches, bint recompute) noexcept nogil:
+cdef inline double activation_bytes(
+    const StageActivations* stage, double batch_tokens, double num_micro_batches, bint recompute) noexcept nogil:
     """At a stage's peak, without fragmentation."""
     cdef double flying = fmin(num_micro_batches, stage.in_flight)
     if recompute:
@@ -54,12 +55,16 @@ cdef StageActivations stage_activations(Tables t, int task, int degree_index, in
 cdef double micro_batch_size(Tables t, int task, double prompts, int micro_batch, double* num_micro_batches) noexcept nogil
 cdef State train_state(Tables t, int model, int degree, int first, int layers, int num_replicas, int sharding) noexcept nogil
 cdef double train_activations(
-    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch, bint recompute) noexcept nogil
+    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch,
+    bint recompute) noexcept nogil
 cdef double gathered_bytes(Tables t, int model, int degree, int first, int layers) noexcept nogil
 cdef Rank train_rank(
-    Tables t, int kind, const State* state, double activations, double gathered, int weights, int optimizer, bint spans) noexcept nogil
+    Tables t, int kind, const State* state, double activations, double gathered, int weights, int optimizer,
+    bint spans) noexcept nogil
 cdef Rank score_rank(
-    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, int micro_batch, int weights, bint spans) noexcept nogil
+    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, int micro_batch, int weights,
+    bint spans) noexcept nogil
 cdef Rank generate_rank(
-    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, double prompts, int weights, bint spans) noexcept nogil
+    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, double prompts, int weights,
+    bint spans) noexcept nogil
 cdef double kv_bytes(Tables t, int model, int degree_index, int first, int layers) noexcept nogil

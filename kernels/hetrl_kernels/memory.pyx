@@ -55,7 +55,8 @@ cdef double micro_batch_size(Tables t, int task, double prompts, int micro_batch
 
 
 cdef double train_activations(
-    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch, bint recompute) noexcept nogil:
+    Tables t, int task, int degree_index, int first, int layers, int in_flight, double prompts, int micro_batch,
+    bint recompute) noexcept nogil:
     """Activations of a training stage at its peak, logits included on the last stage, without fragmentation."""
     cdef StageActivations stage = stage_activations(t, task, degree_index, first, layers, in_flight)
     cdef double num_micro_batches
@@ -78,7 +79,8 @@ cdef inline double process_bytes(Tables t, int kind, bint spans) noexcept nogil:
 
 
 cdef Rank train_rank(
-    Tables t, int kind, const State* state, double activations, double gathered, int weights, int optimizer, bint spans) noexcept nogil:
+    Tables t, int kind, const State* state, double activations, double gathered, int weights, int optimizer,
+    bint spans) noexcept nogil:
     cdef Rank rank
     cdef double process = process_bytes(t, kind, spans)
     cdef bint stay = weights == RESIDENT
@@ -101,7 +103,8 @@ cdef Rank train_rank(
 
 
 cdef Rank score_rank(
-    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, int micro_batch, int weights, bint spans) noexcept nogil:
+    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, int micro_batch, int weights,
+    bint spans) noexcept nogil:
     cdef Rank rank
     cdef int model = t.task_model[task]
     cdef double bytes_here = t.stage_parameters(model, first, layers) * t.bytes_per_element / degree
@@ -122,7 +125,8 @@ cdef Rank score_rank(
 
 
 cdef Rank generate_rank(
-    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, double prompts, int weights, bint spans) noexcept nogil:
+    Tables t, int task, int kind, int degree_index, int degree, int first, int layers, double prompts, int weights,
+    bint spans) noexcept nogil:
     cdef Rank rank
     cdef int model = t.task_model[task]
     cdef double bytes_here = t.stage_parameters(model, first, layers) * t.bytes_per_element / degree

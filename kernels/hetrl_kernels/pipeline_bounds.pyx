@@ -85,7 +85,7 @@ cdef class PipelineBounds:
                 each.reduces = 2 * each.layers * (each.all_reduce[0] + each.all_reduce[1] * root + each.all_reduce[2] * hidden)
 
     cdef double bound(self, int micro_batch, bint recompute, int* num_micro_batches) noexcept:
-        """Seconds of all updates' pipelines and the old log-probabilities, and the fewest micro-batches of the busiest replica."""
+        """Seconds of all updates' pipelines and the old log-probabilities; the fewest micro-batches of the busiest replica."""
         cdef Tables t = self.t
         cdef Layout layout = self.layout
         cdef int c, i, j, stages = layout.max_stages

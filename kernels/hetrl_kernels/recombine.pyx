@@ -98,9 +98,9 @@ cdef class Recombiner(Combiner):
     """
 
     # choices: per position; undominated: (position, peak, busy) -> indices into these
-    # partner: position of the scorer that may share a training task's weights, or -1; given: per position the scorer that shares
-    # spent: [phases] of what is chosen; later [number + 1, phases]: least seconds of the tasks from a position on, engines with all
-    # memory to themselves; first_engine: its position, `number` if there is none; fastest: per position
+    # partner: position of the scorer that may share a training task's weights, or -1; given: per position the scorer that
+    # shares; spent: [phases] of what is chosen; later [number + 1, phases]: least seconds of the tasks from a position on,
+    # engines with all memory to themselves; first_engine: its position, `number` if there is none; fastest: per position
     # in_room: sums of idle bytes -> least seconds of the first engine beside them
     cdef int phases, last_phase, first_engine
     cdef long long max_visits

@@ -1,4 +1,4 @@
-"""Replicas of a plan as tables: their stages, the edges between blocks that these form, units inside blocks, and times by kind of node."""
+"""Replicas of a plan as tables: stages, the edges between blocks that they form, units inside blocks, times by kind of node."""
 
 from hetrl_kernels.arena cimport Arena
 from hetrl_kernels.links cimport Links

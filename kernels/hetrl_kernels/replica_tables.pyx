@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Replicas of a plan as tables: their stages, the edges between blocks that these form, units inside blocks, and times by kind of node."""
+"""Replicas of a plan as tables: stages, the edges between blocks that they form, units inside blocks, times by kind of node."""
 
 from libc.math cimport ceil
 
@@ -13,15 +13,7 @@ cdef enum:
 
 
 cdef class ReplicaTables(Arena):
-    """What stays as it is while blocks move, and zeros where `Replicas` keeps what changes.
-
-    Parameters
-    ----------
-    links
-        The lowered job's links.
-    plan
-        Arrays of the plan (see `hetrl.search.plan_arrays.PlanArrays`).
-    """
+    """What stays as it is while blocks move, and zeros where `Replicas`, which documents the parameters, keeps what changes."""
 
     def __init__(self, Links links, plan):
         self.links = links

@@ -77,7 +77,8 @@ cdef inline bint one_bit(const unsigned long long* bits, int words) noexcept nog
 
 
 cdef void ring_of_stage(
-    Tables t, const unsigned long long* present, int words, const int* members, const int* leaving, int degree, StageRing* ring) noexcept nogil:
+    Tables t, const unsigned long long* present, int words, const int* members, const int* leaving, int degree,
+    StageRing* ring) noexcept nogil:
     cdef int word, node, previous = -1, first = -1, flows = 1, most = 0, least = 1 << 30, num_nodes = 0
     cdef unsigned long long left
     ring.slowest_host_link = INFINITY
@@ -146,7 +147,8 @@ cdef inline double collective(Tables t, const StageRing* ring, int operation, in
 
 
 cdef double update_seconds(
-    Tables t, const StageRing* rings, int num_stages, int num_replicas, int sharding, const State* states, int num_micro_batches) noexcept nogil:
+    Tables t, const StageRing* rings, int num_stages, int num_replicas, int sharding, const State* states,
+    int num_micro_batches) noexcept nogil:
     """Exposed seconds of one update's data-parallel communication, the slowest stage deciding."""
     cdef double worst = 0.0, seconds, gradients, weights
     cdef int j

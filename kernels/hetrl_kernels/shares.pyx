@@ -110,7 +110,10 @@ cdef class Shares:
         return best
 
     cdef double threshold_shares(self, Layout layout, list times, double slowest, int* base, int* extra):
-        """The smallest threshold below ``slowest`` that leaves room for all prompts; the surplus is taken from those that end last."""
+        """The smallest threshold below ``slowest`` that leaves room for all prompts.
+
+        The surplus is taken from those that end last.
+        """
         cdef int c, last, turn, classes = layout.num_classes, total = self.t.num_prompts, taken
         cdef long long room
         cdef double low = 0.0, high = slowest, middle, seconds, latest

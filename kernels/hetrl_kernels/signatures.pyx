@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Seconds of every kind of replica seen so far, by all that they depend on.
 
-Open addressing, an entry and its key in one or two cache lines; the whole key is compared, so that two replicas whose hashes are equal by chance stay two. A full table
-is emptied: it only saves time.
+Open addressing, an entry and its key in one or two cache lines; the whole key is compared, so that two replicas whose
+hashes are equal by chance stay two. A full table is emptied: it only saves time.
 """
 
 from cython cimport final

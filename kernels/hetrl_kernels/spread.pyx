@@ -98,7 +98,10 @@ cdef class Spread(Arena):
                 for level in range(self.links.first_to[node], self.links.first_to[node + 1]):
                     if self.links.to[level].rank > pair.rank or (self.links.to[level].rank == pair.rank and not pair.stale):
                         break
-                    found = common(self.links.masks + self.links.to[level].mask, self.nodes + pair.target * self.links.words, self.links.words)
+                    found = common(
+                        self.links.masks + self.links.to[level].mask, self.nodes + pair.target * self.links.words,
+                        self.links.words,
+                    )
                     if found >= 0:
                         put(log, &pair.rank, self.links.to[level].rank)
                         put(log, &pair.a, node)
@@ -109,7 +112,10 @@ cdef class Spread(Arena):
                 for level in range(self.links.first_from[node], self.links.first_from[node + 1]):
                     if self.links.source[level].rank > pair.rank or (self.links.source[level].rank == pair.rank and not pair.stale):
                         break
-                    found = common(self.links.masks + self.links.source[level].mask, self.nodes + pair.source * self.links.words, self.links.words)
+                    found = common(
+                        self.links.masks + self.links.source[level].mask, self.nodes + pair.source * self.links.words,
+                        self.links.words,
+                    )
                     if found >= 0:
                         put(log, &pair.rank, self.links.source[level].rank)
                         put(log, &pair.a, found)

@@ -51,7 +51,9 @@ cdef class TaskOptions:
         found = layouts(self.t, self.splitters, task, devices, self.allowed[kind, ALLOW_PIPELINE], self.allowed[kind, ALLOW_TENSOR])
         return self.refiller.with_refills(task, found) if self.refills else found
 
-    cdef double class_seconds(self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts, const double* kv) noexcept:
+    cdef double class_seconds(
+        self, int task, Layout layout, int c, int shape, int micro_batch, bint recompute, int prompts,
+        const double* kv) noexcept:
         cdef Replica replica = layout.replica(layout.representative[c])
         cdef TrainTime time
         cdef int kind = self.t.task_kind[task]

@@ -23,7 +23,8 @@ cdef struct StageTime:  # one full micro-batch on a stage, tensor-parallel all-r
 
 
 cdef StageTime train_stage(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first, int layers) noexcept nogil
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first,
+    int layers) noexcept nogil
 cdef StageTime stage_time(Tables t, int kind, int micro_batch, bint recompute, double seconds, double reduces) noexcept nogil
 cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int layers) noexcept nogil
 cdef double boundary_seconds(Tables t, int task, int micro_batch, int source, int target) noexcept nogil
@@ -31,16 +32,20 @@ cdef void train_stages(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
     StageTime* stages, double* sends) noexcept nogil
 cdef TrainTime train_pipeline(
-    Tables t, int task, int micro_batch, int num_stages, const StageTime* stages, const double* sends, double prompts, bint bound) noexcept nogil
+    Tables t, int task, int micro_batch, int num_stages, const StageTime* stages, const double* sends, double prompts,
+    bint bound) noexcept nogil
 cdef double train_fluid(Tables t, int task, int micro_batch, double slowest, double slowest_score) noexcept nogil
 cdef double score_stage(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first, int layers) noexcept nogil
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first,
+    int layers) noexcept nogil
 cdef TrainTime train_replica(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, const Replica* replica,
     double prompts, bint bound) noexcept nogil
 cdef double score_replica(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica, double prompts) noexcept nogil
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica,
+    double prompts) noexcept nogil
 cdef double score_fluid(
     Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica) noexcept nogil
 cdef double generate_replica(
-    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts, double kv_tokens) noexcept nogil
+    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts,
+    double kv_tokens) noexcept nogil

@@ -31,7 +31,8 @@ cdef double stage_all_reduces(Tables t, double hidden, int degree, int node, int
 
 
 cdef StageTime train_stage(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first, int layers) noexcept nogil:
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, bint recompute, int node, int first,
+    int layers) noexcept nogil:
     """A full micro-batch of a training task on one stage."""
     cdef int model = t.task_model[task], kind = t.node_type[node]
     cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
@@ -75,7 +76,8 @@ cdef void train_stages(
 
 
 cdef TrainTime train_pipeline(
-    Tables t, int task, int micro_batch, int num_stages, const StageTime* stages, const double* sends, double prompts, bint bound) noexcept nogil:
+    Tables t, int task, int micro_batch, int num_stages, const StageTime* stages, const double* sends, double prompts,
+    bint bound) noexcept nogil:
     """A mini-batch's pipeline and the old log-probabilities of a replica; with ``bound`` the pipeline's lower bound."""
     cdef TrainTime result
     cdef double per_update = prompts * t.task_sequences[task] / t.num_mini_batches
@@ -131,7 +133,8 @@ cdef TrainTime train_replica(
 
 
 cdef double score_stage(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first, int layers) noexcept nogil:
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, int node, int first,
+    int layers) noexcept nogil:
     """A full micro-batch of a scoring task on one stage."""
     cdef int model = t.task_model[task], kind = t.node_type[node]
     cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[model]
@@ -140,7 +143,8 @@ cdef double score_stage(
 
 
 cdef double score_replica(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica, double prompts) noexcept nogil:
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica,
+    double prompts) noexcept nogil:
     cdef double sequences = prompts * t.task_sequences[task]
     cdef double hidden = micro_batch * (t.prompt_tokens + t.mean_response) * t.model_hidden_bytes[t.task_model[task]]
     cdef double forward[MAX_STAGES]
@@ -160,7 +164,8 @@ cdef double score_replica(
 
 
 cdef double score_fluid(
-    Tables t, int task, int degree_index, int degree, int shape, int micro_batch, const Replica* replica) noexcept nogil:
+    Tables t, int task, int degree_index, int degree, int shape, int micro_batch,
+    const Replica* replica) noexcept nogil:
     """Lower bound of scoring seconds per prompt."""
     cdef double slowest = 0.0
     cdef int j, first = 0
@@ -202,7 +207,8 @@ cdef inline double interpolated(const double* values, int cell, double share) no
 
 
 cdef double generate_replica(
-    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts, double kv_tokens) noexcept nogil:
+    Tables t, int task, int degree_index, int degree, int limit, const Replica* replica, int prompts,
+    double kv_tokens) noexcept nogil:
     """Prefill and decoding of one replica with a KV pool of ``kv_tokens`` tokens; infinite if the pool is too small."""
     cdef int model = t.task_model[task]
     cdef int sequences = prompts * t.task_sequences[task]

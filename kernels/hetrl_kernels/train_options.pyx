@@ -86,7 +86,11 @@ cdef class TrainOptions(TaskOptions):
             if candidates[i].bound > self.slow_limit(fastest):
                 self.cut("SLOW_VARIANT", number - i)
                 break
-            if (candidates[i].bound >= last or num_marks >= 2 * self.max_options) and candidates[i].active >= leanest_active and candidates[i].idle >= leanest_idle:
+            if (
+                (candidates[i].bound >= last or num_marks >= 2 * self.max_options)
+                and candidates[i].active >= leanest_active
+                and candidates[i].idle >= leanest_idle
+            ):
                 overflow += 1
                 continue
             if dominated(&candidates[i], candidates[i].bound, marks, num_marks):
@@ -167,7 +171,10 @@ cdef class TrainOptions(TaskOptions):
                 if recompute:
                     fraction = 0.0
                     for j in range(stages):
-                        fraction = fmax(fraction, activation_bytes(&memory[j].activations, size, num_micro_batches, False) / memory[j].limit)
+                        fraction = fmax(
+                            fraction,
+                            activation_bytes(&memory[j].activations, size, num_micro_batches, False) / memory[j].limit,
+                        )
                     if fraction < WORTH_FRACTION:
                         continue  # worthless where the activations are small anyway
                 for j in range(stages):

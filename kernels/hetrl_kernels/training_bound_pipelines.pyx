@@ -67,8 +67,9 @@ cdef class PipelineBound(BoundTables):
         """Seconds of a replica with at least ``share`` prompts, whose slowest stage takes at least ``slowest``.
 
         With m micro-batches, ``fill`` full, stage j of A_j seconds needs ``fill (kappa_j A_j + S)``, S being all stages'
-        seconds, and kappa_j is smallest for the first stage; old log-probabilities fill the pipeline once. Stages lie on the quickest types of ``slots``, but for
-        stages with up to ``between`` layers whose devices are not known. Above ``limit`` less care is taken.
+        seconds, and kappa_j is smallest for the first stage; old log-probabilities fill the pipeline once. Stages lie
+        on the quickest types of ``slots``, but for stages with up to ``between`` layers whose devices are not known.
+        Above ``limit`` less care is taken.
         """
         cdef double prompt = self.setting[q, PROMPT], high = self.setting[q, MOST_SHARE], once = self.once(q)
         cdef double low = self.setting[q, LEAST_SHARE] + (1.0 - high) / self.mini_batches
