@@ -39,6 +39,7 @@ def solve(
     threads: int = 1,
     ray_address: str | None = None,
     context: SearchContext | None = None,
+    explain: bool = True,
 ) -> SearchResult:
     """Search all five levels.
 
@@ -57,6 +58,8 @@ def solve(
         then limits their number.
     context
         The job's arrays and choices, if they exist already or differ from the usual ones.
+    explain
+        False if nobody reads why nothing fits, which takes some more searches to say.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def solve(
             finished.append((warm_start, objective_of(job, evaluate(job, warm_start, costs))))
         answers = best_plans(job, costs, finished)
         if not answers:
-            raise InfeasibleError(*explain_infeasible(context, warm_start))
+            raise InfeasibleError(*(explain_infeasible(context, warm_start) if explain else ("no plan fits", [])))
         plan, estimate = answers[0]
         try:
             lowest = bound.result()

@@ -1,16 +1,17 @@
-"""When nothing fits: which limit binds, the dominant term of each task, and the smallest changes that may help."""
+"""When nothing fits: which limit binds, the dominant term of each task, and the smallest changes that help."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from hetrl.errors import InfeasibleError
 from hetrl.plan.plan import Plan
 from hetrl.search.context import SearchContext
-from hetrl.spec.job import Constraints, Job
+from hetrl.search.remedies import found_plan, remedies
+from hetrl.spec.job import Constraints
 from hetrl.spec.load_constraints import PATH
 from hetrl.units import format_bytes, format_seconds
+from hetrl.workload.flops import lora_parameters
 from hetrl.workload.memory import train_state_bytes_per_parameter
 
 ENOUGH_BYTES = 10**16
@@ -41,10 +42,13 @@ def explain_infeasible(context: SearchContext, start: Plan | None = None) -> tup
     for task in job.workflow.tasks:
         parameters = task.model.num_parameters
         if task.kind == "train":
-            least = parameters * (each.weights + each.gradients)
+            rank = job.precision.lora_rank
+            trained = lora_parameters(task.model, rank) if rank else parameters
+            least = parameters * each.weights + trained * each.gradients
+            how = f"adapters of rank {rank}" if rank else f"{each.total} bytes per parameter"
             line = (
-                f"{task.name}: {format_bytes(parameters * each.total)} of training state "
-                f"({each.total} bytes per parameter), {format_bytes(least)} with optimizer states on the host"
+                f"{task.name}: {format_bytes(least + trained * each.optimizer)} of training state "
+                f"({how}), {format_bytes(least)} with optimizer states on the host"
             )
         else:
             least = parameters * each.weights
@@ -70,40 +74,14 @@ def explain_infeasible(context: SearchContext, start: Plan | None = None) -> tup
     missing = max(0.0, least_total - usable)
     if missing > 0:
         more = math.ceil(missing / (kind.memory_bytes * margin))
-        reasons.append(f"would help: at least {more} more {kind.name} ({format_bytes(missing)} are missing)")
-    if limits:
-        reasons.append("may help: fewer or other constraints")
-    reasons.extend(_what_may_help(job, least_total))
+        reasons.append(f"{format_bytes(missing)} are missing: at least {more} more {kind.name}")
+    tried = [f"would help: {each}" for each in remedies(job, context.costs, start)]
+    reasons.extend(tried or ["nothing that was tried helps by itself: other margins, adapters only, more nodes"])
     return message, reasons
-
-
-def _what_may_help(job: Job, least_total: float) -> list[str]:
-    """Return changes of the job that bring it nearer, without those that certainly do not suffice.
-
-    Parameters
-    ----------
-    least_total
-        Bytes that some task needs at least on all devices together.
-    """
-    margin = job.optimizer.memory_safety_margin
-    whole = sum(node.num_devices * node.device_type.memory_bytes for node in job.topology.nodes)
-    weights = max(task.model.num_parameters for task in job.workflow.tasks)
-    weights *= train_state_bytes_per_parameter(job.precision).weights
-    trains = any(task.kind == "train" for task in job.workflow.tasks)
-    lines = []
-    if trains and job.precision.lora_rank == 0 and weights <= whole * (1.0 - margin):
-        lines.append("may help: LoRA (precision.lora_rank), which trains adapters only")
-    if margin > 0.05 and least_total <= whole:
-        lines.append(f"may help: a smaller optimizer.memory_safety_margin (now {margin:g})")
-    if job.optimizer.executable:
-        lines.append("may help: optimizer.executable: false, which admits plans this version cannot launch yet")
-    return lines
 
 
 def too_dear(context: SearchContext, start: Plan | None) -> str:
     """Return what the cheapest plan costs if the price limit is what no plan keeps; empty if another limit binds."""
-    from hetrl.search.hybrid import solve  # which explains infeasible jobs with this module
-
     job = context.job
     constraints = job.optimizer.constraints
     if constraints.max_usd_per_step is None:
@@ -111,9 +89,8 @@ def too_dear(context: SearchContext, start: Plan | None) -> str:
     unlimited = replace(
         job.optimizer, objective="usd_per_step", constraints=replace(constraints, max_usd_per_step=None)
     )
-    try:
-        cheapest = solve(replace(job, optimizer=unlimited), context.costs, warm_start=start).estimate
-    except InfeasibleError:
+    cheapest = found_plan(replace(job, optimizer=unlimited), context.costs, start)
+    if cheapest is None:
         return ""
     assert cheapest.usd_per_step is not None
     return (
@@ -127,19 +104,16 @@ def short_hosts(context: SearchContext, start: Plan | None) -> list[str]:
 
     The job is searched again with hosts that hold everything.
     """
-    from hetrl.search.hybrid import solve  # which explains infeasible jobs with this module
-
     job, topology = context.job, context.job.topology
     if all(node.host_ram_bytes >= ENOUGH_BYTES for node in topology.nodes):
         return []
     nodes = tuple(replace(node, host_ram_bytes=ENOUGH_BYTES) for node in topology.nodes)
-    try:
-        found = solve(replace(job, topology=replace(topology, nodes=nodes)), context.costs, warm_start=start)
-    except InfeasibleError:
+    found = found_plan(replace(job, topology=replace(topology, nodes=nodes)), context.costs, start)
+    if found is None:
         return []
     return [
         f"{node.id} (a plan holds {format_bytes(held)} there, it has {format_bytes(node.host_ram_bytes)})"
-        for node, held in zip(topology.nodes, found.estimate.memory.hosts.values(), strict=True)
+        for node, held in zip(topology.nodes, found.memory.hosts.values(), strict=True)
         if held > node.host_ram_bytes
     ]
 

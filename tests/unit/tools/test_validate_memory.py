@@ -102,19 +102,19 @@ optimizer: {memory_safety_margin: 0.3, budget: 20}
 def test_only_changes_that_can_suffice_are_named(
     model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Weights that exceed all devices are not helped by LoRA; a margin is named where its removal holds the least."""
+    """Weights that exceed all devices are not helped by LoRA, nor a least that they cannot hold by a smaller margin."""
     job = load_job(SHORT.replace("MODEL", model))
     file = tmp_path / "job.yaml"
     file.write_text(SHORT.replace("MODEL", model))
     assert memory.main([str(file)]) == 3
     said = capsys.readouterr().err
     lora = load_job(SHORT.replace("MODEL", model), {"precision.lora_rank": 8})
-    assert ("LoRA" in said) is (fleet_outlook(lora) == [])
+    assert "LoRA" not in said or fleet_outlook(lora) == []
     for problem in fleet_outlook(job):
         helped = {each.message.partition(" ")[0] for each in fleet_outlook(lora)}
         assert ("precision.lora_rank" in problem.valid) is (problem.message.partition(" ")[0] not in helped)
     bare = load_job(SHORT.replace("MODEL", model), {"optimizer.memory_safety_margin": 0.0})
-    assert ("memory_safety_margin" in said) is all(each.rule == "HOST_RAM" for each in fleet_outlook(bare))
+    assert "memory_safety_margin" not in said or fleet_outlook(bare) == []
 
 
 def test_outlook_of_the_guide_is_open_on_40_gb_cards_too() -> None:
