@@ -127,7 +127,7 @@ def test_estimate_prints_quantiles(repository: Path, tmp_path: Path, capsys: pyt
     assert found["number"] == 128
     assert found["p10_seconds"] < found["p50_seconds"] < found["p90_seconds"]
     assert main(["estimate", plan, "--scenarios", "128"]) == 0
-    assert "128 scenarios: p10 " in capsys.readouterr().out
+    assert "128 scenarios with drawn response lengths: p10 " in capsys.readouterr().out
     assert main(["estimate", plan, "--scenarios", "-1", "--link-spread", "9"]) == 2
     said = capsys.readouterr().err
     assert "--scenarios: out of range" in said and "--link-spread: out of range" in said
