@@ -35,10 +35,10 @@ ALIGNED_STARTS = 4
 PROPORTIONAL_SPREADS = (0.0, 0.3, 0.6, 0.9, 1.2)
 STARTS_KEPT = 2
 """Of every grouping's starting assignments, those with the best fluid bounds."""
-MOST_WHOLE_TYPES = 256
-"""All ways to give whole device types to groups are starting assignments where there are no more than this."""
 WHOLE_KEPT = 4
 """The same of those that give whole device types."""
+MOST_WHOLE_TYPES = 256
+"""All ways to give whole device types to groups are starting assignments where there are no more than this."""
 NUM_DESCENDED = 3
 """Finalists whose nodes change groups one by one before the fine moves."""
 IDLING_DEVICES = 160
@@ -143,8 +143,7 @@ class Halving:
         self.num_groupings = 0
         self.spent = 0
         self.moves = [0, 0, 0]
-        largest = max(node.num_devices for node in self.context.topology.nodes)
-        self.block = largest
+        self.block = max(node.num_devices for node in self.context.topology.nodes)
 
     def stopped(self) -> bool:
         """Whether the time is over while there was still work to do."""

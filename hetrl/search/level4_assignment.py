@@ -1,4 +1,4 @@
-"""Level 4: how many devices of which node each group gets. Starting points; the kernels anneal from there."""
+"""Level 4: how many devices of which node each group gets. Starts, which kernels anneal, and moves of whole nodes."""
 
 from __future__ import annotations
 
