@@ -188,7 +188,8 @@ cdef class Orders:
         for place in range(work.number):
             i = self.order[place]
             start = most(end[self.on_first[i]], end[self.on_second[i]])
-            arc, behind = work.arcs + work.first_arc[i], work.arcs + work.first_arc[i + 1]
+            arc = work.arcs + work.first_arc[i]
+            behind = work.arcs + work.first_arc[i + 1]
             while arc < behind:
                 start = most(start, end[arc.source] + arc.transfer)
                 arc += 1

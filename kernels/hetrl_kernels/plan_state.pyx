@@ -10,6 +10,7 @@ taken back (`undo`), and the cost equals that of a new state.
 
 from libc.math cimport INFINITY
 
+from hetrl_kernels.contributions cimport Need
 from hetrl_kernels.replica_tables cimport Slowest, Strategy
 from hetrl_kernels.tables cimport TRAIN, fmax
 from hetrl_kernels.train_rings cimport Rings, reduce_seconds
@@ -84,7 +85,7 @@ cdef class PlanState(Arena):
         for task in range(self.num_tasks):
             time, slowest, strategy = self.times + task, self.replicas.slowest + task, self.replicas.strategies + task
             time.slow = slowest.slow.top
-            time.first = slowest.first.top if slowest.scores_first else time.slow
+            time.first = slowest.first.top if slowest.scores_first else slowest.slow.top
             time.more = self.t.num_updates - 1 if strategy.kind == TRAIN else 0
             self.bounded_tasks |= <unsigned int>slowest.bounded << task
 
@@ -192,6 +193,7 @@ cdef class PlanState(Arena):
 
         What could not be worked out stays stale.
         """
+        cdef const Need* need
         cdef unsigned int left
         cdef int i
         cdef double seconds
@@ -210,9 +212,10 @@ cdef class PlanState(Arena):
         self.outcome = ABOVE_LIMIT
         if self.transfers_stale:
             for i in range(self.added.num_needs):
+                need = self.added.needs + i
                 self.write_ticks(
-                    &self.orders.work.arcs[self.orders.work.first_arc[self.added.needs[i].activity] + self.added.needs[i].position].transfer,
-                    self.added.spread.transfer(&self.log, self.added.needs[i].pair, self.added.needs[i].num_bytes),
+                    &self.orders.work.arcs[self.orders.work.first_arc[need.activity] + need.position].transfer,
+                    self.added.spread.transfer(&self.log, need.pair, need.num_bytes),
                 )
             for i in range(self.added.spread.num_syncs):
                 self.write_ticks(self.orders.work.seconds + self.sync_activity[i], self.added.sync_seconds(&self.log, i))
