@@ -330,8 +330,8 @@ def provenance(job: Job, plan: Plan, model: CostModel) -> dict[str, str]:
     """Where the plan's figures come from: per device type in use, its operators and phase calibrations; links."""
     used = {device for each in plan.tasks for device in each.devices}
     nodes = sorted({job.topology.devices[device].node for device in used})
-    between = [job.topology.node_link(i, j).kind for i in nodes for j in nodes if i != j]
-    figures = {"links": "measured" if between and set(between) == {"measured"} else "datasheet"}
+    between = {link.kind for link in job.topology.links_between(nodes, nodes)}
+    figures = {"links": "measured" if between == {"measured"} else "datasheet"}
     kinds = {job.topology.devices[device].type.name: job.topology.devices[device].type for device in sorted(used)}
     inside = {
         node.device_type.name: node.intra_link.collectives

@@ -50,7 +50,8 @@ def _nodes(job: Job, plan: TaskPlan) -> tuple[int, ...]:
 
 
 def _best_link(job: Job, sources: tuple[int, ...], targets: tuple[int, ...]) -> Link:
-    links = [job.topology.node_link(source, target) for source in sources for target in targets]
+    links = job.topology.links_between(sources, targets)
+    links += [job.topology.nodes[node].intra_link for node in sorted({*sources} & {*targets})]
     return min(links, key=lambda link: (-link.bytes_per_second, link.latency_seconds))
 
 

@@ -8,7 +8,7 @@ matrix or follows from both NICs and the network level they share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hetrl.errors import Problem, SpecError
@@ -238,6 +238,38 @@ class Topology:
             bytes_per_second=slower_nic,
             kind="network",
         )
+
+    def links_between(self, sources: Iterable[int], targets: Iterable[int]) -> list[Link]:
+        """All links from some nodes to other ones; those that follow from the same NICs and levels mostly once."""
+        from_looks, to_looks = self._by_network(sources), self._by_network(targets)
+        pairs = (
+            next(((source, target) for source in some for target in others if source != target), None)
+            for some in from_looks
+            for others in to_looks
+        )
+        return [self.node_link(*pair) for pair in pairs if pair is not None]
+
+    def _by_network(self, nodes: Iterable[int]) -> list[list[int]]:
+        """Nodes by all that their links to others depend on, two of each kind: of given links, the node itself."""
+        given = {node for pair in self.node_links for node in pair}
+        kinds: dict[object, list[int]] = {}
+        for index in nodes:
+            node = self.nodes[index]
+            inside = (node.intra_link.latency_seconds, node.intra_link.bytes_per_second, node.intra_link.kind)
+            key = (
+                index if index in given else -1,
+                inside if node.nvlink_domain else (),
+                node.nvlink_domain,
+                node.nic_bytes_per_second,
+                node.network_latency_seconds,
+                node.rack,
+                node.zone,
+                node.region,
+            )
+            alike = kinds.setdefault(key, [])
+            if len(alike) < 2:  # one may be the node at the other end
+                alike.append(index)
+        return list(kinds.values())
 
     def link(self, source: int, target: int) -> Link:
         """Link between two devices, one direction."""

@@ -149,7 +149,9 @@ def node_classes(job: Job, tables: CostTables, *, links: bool) -> tuple[NodeClas
     nodes = job.topology.nodes
     runs: list[list[int]] = []
     for node in range(len(nodes)):
-        if runs and all(_alike(tables, other, node, links) for other in runs[-1]):
+        if runs and _alike(
+            tables, runs[-1][0], node, links
+        ):  # and so with the others: exchanges of two follow each other
             runs[-1].append(node)
         else:
             runs.append([node])
@@ -171,12 +173,9 @@ def _alike(tables: CostTables, a: int, b: int, links: bool) -> bool:
     if not links:
         return True
     kind = tables.link_kind
-    others = [node for node in range(len(tables.node_kind)) if node not in (a, b)]
-    return (
-        bool((kind[a, others] == kind[b, others]).all())
-        and bool((kind[others, a] == kind[others, b]).all())
-        and kind[a, b] == kind[b, a]
-    )
+    same = (kind[a] == kind[b]) & (kind[:, a] == kind[:, b])
+    same[[a, b]] = kind[a, b] == kind[b, a]
+    return bool(same.all())
 
 
 def packings(space: Space, vectors: Sequence[Sequence[int]]) -> Iterator[list[NDArray[np.int32]]]:
