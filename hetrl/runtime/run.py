@@ -22,16 +22,29 @@ def check_out(out: Path, resume: bool) -> Path | None:
     Raises
     ------
     SpecError
-        If a new run would write over an old one, or there is nothing to resume.
+        If a new run would write over an old one, there is nothing to resume, or the folder cannot be looked into.
     """
-    found = latest_checkpoint(out)
+    try:
+        taken = _is_taken(out)
+        found = latest_checkpoint(out)
+    except OSError as error:  # a name that no folder can have, or no right to look
+        problem = Problem(path="--out", message=f"cannot be used: {error.strerror}", found=str(out), rule="OUTPUT")
+        raise SpecError(problem) from error
     if resume and found is None:
         raise SpecError(Problem(path="--resume", message="no checkpoint to go on from", found=str(out)))
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not resume and taken:
         raise SpecError(
             Problem(path="--out", message="exists already", found=str(out), valid="another folder, or --resume")
         )
     return found if resume else None
+
+
+def _is_taken(out: Path) -> bool:
+    try:
+        out.lstat()
+    except FileNotFoundError:
+        return False
+    return not out.is_dir() or any(out.iterdir())
 
 
 def run_steps(
