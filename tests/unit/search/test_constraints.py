@@ -126,6 +126,7 @@ def test_kept_tasks_on_common_devices_must_all_be_allowed_there() -> None:
         search(job_of(keep_layout=list(tasks), forbid={tasks[0]: [min(nodes)]}), warm_start=before)
 
 
+@pytest.mark.slow
 def test_rules_that_no_assignment_obeys_are_named_as_the_reason() -> None:
     job = job_of()
     first = job.topology.nodes[0].id
@@ -212,6 +213,7 @@ def test_a_task_without_any_node_is_reported() -> None:
         job_of(pin={"actor_train": nodes[:1]}, forbid={"actor_train": nodes[:1]})
 
 
+@pytest.mark.slow
 def test_constraints_are_named_where_they_leave_nothing_that_fits() -> None:
     job = benchmark_instance("guide20", {"optimizer.budget": 60})
     small = job.topology.nodes[2].id
@@ -222,6 +224,7 @@ def test_constraints_are_named_where_they_leave_nothing_that_fits() -> None:
     assert f"optimizer.constraints.pin: actor_train only on {small}" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_price_limit_is_searched_for_and_not_only_checked() -> None:
     job = benchmark_instance("guide20", {"optimizer.budget": 600})
     fast = search(job).estimate

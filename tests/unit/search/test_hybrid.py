@@ -95,6 +95,7 @@ def test_warm_start_is_never_worse() -> None:
     assert warm.estimate.step_seconds <= good.estimate.step_seconds
 
 
+@pytest.mark.slow
 def test_too_small_a_fleet_names_the_task_that_fits_nowhere() -> None:
     values = {"cluster_topology.nodes": [{"id": "small", "gpus": 1, "type": "L4"}]}
     job = benchmark_instance("guide20", values)

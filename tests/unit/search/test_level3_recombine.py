@@ -124,6 +124,7 @@ def test_lanes_give_the_same_plan_where_groups_are_combined_anew() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["guide20", pytest.param(TIGHT, marks=pytest.mark.slow)])
 def test_search_reaches_the_proven_optimum(name: str) -> None:
     job = benchmark_instance(name)

@@ -439,6 +439,7 @@ def test_a_proof_that_was_cut_off_costs_the_certificate_and_not_the_plan(
     assert not (tmp_path / "c.json").exists()
 
 
+@pytest.mark.slow
 def test_an_infeasible_job_is_proven_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     large = TWO_NODES.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Meta-Llama-3-70B-Instruct")
     (tmp_path / "job.yaml").write_text(large.replace("gpus: 4,", "gpus: 4, host_ram: 64GiB,"))

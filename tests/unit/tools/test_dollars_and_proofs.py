@@ -71,6 +71,7 @@ def test_a_proof_that_was_cut_off_says_that_there_is_no_curve(
     assert "not proven optimal" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_explain_does_not_put_a_bound_of_its_own_over_a_proof(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_runner_up_lost_where_its_path_is_longer() -> None:
     assert why_slower(chosen, rival) == [("score", 0.0, 2.0), ("train", 6.0, 6.5)]
 
 
+@pytest.mark.slow
 def test_one_more_device_never_costs_time() -> None:
     job = benchmark_instance("guideB/Llama-3-8B/PPO", {"optimizer.budget": 60})
     costs = UnitCosts(CostModel.builtin(), job.precision)

@@ -113,6 +113,7 @@ def test_groups_that_fit_alone_but_not_together_are_infeasible() -> None:
     assert "memory" in result.message.lower()
 
 
+@pytest.mark.slow
 def test_groups_of_large_fleets_have_devices_in_multiples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enumerated and proven in the same coarse space; an odd vector does not belong to it."""
     monkeypatch.setattr(space, "MAX_FINE_VECTORS", 6)
@@ -185,6 +186,7 @@ def test_a_gap_that_is_good_enough_holds() -> None:
     assert loose.lower_bound <= exact.objective <= loose.objective * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_jobs_that_fit_nowhere_are_proven_infeasible() -> None:
     job = job_from_values(
         {
@@ -244,6 +246,7 @@ def test_idle_groups_of_a_start_are_no_groups() -> None:
     assert result.objective == pytest.approx(solved(job).objective, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_host_memory_is_named_where_it_is_what_no_plan_fits_into() -> None:
     ram = {f"cluster_topology.nodes[{number}].host_ram": "6GiB" for number in (0, 1)}
     result = solved(two_nodes(ram))

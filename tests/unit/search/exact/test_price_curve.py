@@ -51,6 +51,7 @@ def test_the_curve_goes_from_the_cheapest_step_to_the_fastest(jobs: tuple[Job, J
         assert each.usd_per_step == pytest.approx(each.usd_per_hour * each.step_seconds / 3600)
 
 
+@pytest.mark.slow
 def test_a_point_is_the_optimum_of_the_fleets_that_its_price_buys(jobs: tuple[Job, Job]) -> None:
     """An independent way to the same figure: prove every sub-fleet that the limit affords."""
     cheap = solve_exact(jobs[0], costs_of(jobs[0]))
