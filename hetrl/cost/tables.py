@@ -64,7 +64,6 @@ class CostTables(NamedTuple):
     type_bandwidth: Floats  # [Y]
     type_vendor: Ints  # [Y]
     type_is_cpu: Ints  # [Y]
-    type_can_train: Ints  # [Y]
     type_supported: Ints  # [Y] bit set of TASK_KINDS that a type can run in the job's dtypes
     type_allowance: Floats  # [Y, 5] process, engine, communication, fragmentation, host process
     calibration: Floats  # [Y, 7, 3] phase (in the order of PHASES) -> scale, per iteration, per sequence
@@ -289,7 +288,6 @@ def _types(job: Job, costs: UnitCosts, types: tuple[DeviceType, ...]) -> dict[st
         "type_bandwidth": _floats([kind.memory_bytes_per_second for kind in types]),
         "type_vendor": _ints([vendors.index(kind.vendor) for kind in types]),
         "type_is_cpu": _ints([kind.vendor == "cpu" for kind in types]),
-        "type_can_train": _ints([kind.can_train for kind in types]),
         "type_supported": _ints(
             [
                 sum(1 << bit for bit, use in enumerate(TASK_KINDS) if not running_problems(kind, use, job.precision))

@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import signal
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hetrl.errors import EXIT_OK, Problem, SpecError
@@ -32,6 +29,7 @@ from hetrl.spec.load import load_job
 from hetrl.spec.yaml_text import folder_of
 from hetrl.tools.cli import run_command
 from hetrl.tools.console import PlainConsole
+from hetrl.tools.interrupts import terminated_as_interrupted
 from hetrl.tools.job_or_plan import job_of
 from hetrl.units import format_seconds
 
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     resume_from = check_out(args.out, args.resume)
     console = PlainConsole()
     store = MeasurementStore(args.out / MEASUREMENTS_FILE, labels={"run": str(args.out), "plan": _digest(args.plan)})
-    with _terminate_as_interrupt():
+    with terminated_as_interrupted():
         with console.status("starting Ray, engines and trainers"):
             session = Session.start(
                 document.plan,
@@ -166,20 +164,6 @@ def _throttle(arguments: Sequence[str]) -> dict[str, float]:
         if not separator or not name:
             raise SpecError(Problem(path="--throttle", message="not TYPE=DUTY", found=argument, valid="cpu-slow=0.5"))
     return found
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the run as cleanly as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -38,7 +38,7 @@ cdef class Tables:
     cdef int[:, ::1] link_kind
     cdef double[:, :, :, ::1] node_collective
     cdef double[::1] type_flops, type_memory, type_bandwidth
-    cdef int[::1] type_vendor, type_is_cpu, type_can_train, type_supported
+    cdef int[::1] type_vendor, type_is_cpu, type_supported
     cdef double[:, ::1] type_allowance
     cdef double[:, :, ::1] calibration
     cdef int[::1] model_layers, model_kinds, model_tied, model_is_lm

@@ -40,7 +40,6 @@ cdef class Tables:
         self.type_bandwidth = arrays.type_bandwidth
         self.type_vendor = arrays.type_vendor
         self.type_is_cpu = arrays.type_is_cpu
-        self.type_can_train = arrays.type_can_train
         self.type_supported = arrays.type_supported
         self.type_allowance = arrays.type_allowance
         self.calibration = arrays.calibration

@@ -149,9 +149,8 @@ def node_classes(job: Job, tables: CostTables, *, links: bool) -> tuple[NodeClas
     nodes = job.topology.nodes
     runs: list[list[int]] = []
     for node in range(len(nodes)):
-        if runs and _alike(
-            tables, runs[-1][0], node, links
-        ):  # and so with the others: exchanges of two follow each other
+        # alike with one of a run is alike with all of it: exchanges of two nodes make up those of others
+        if runs and _alike(tables, runs[-1][0], node, links):
             runs[-1].append(node)
         else:
             runs.append([node])
